@@ -1,0 +1,76 @@
+"""EngineConfig: every engine setting, validated once. Each field documents its flag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from gemwright.errors import RequestError, UnsupportedError
+
+KERNELS = ("auto", "reference")
+"""What `--kernels` accepts: the backends that exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Settings of one engine. A field left at None is decided when the model is known, and printed."""
+
+    dtype: str = "auto"
+    """`--dtype auto|float32|bfloat16`: what is computed, held and cached in. auto: the checkpoint's own; bfloat16 for
+    GGUF files and, with a line that says so, for float16 checkpoints."""
+    device: str = "cpu"
+    """`--device cpu|cuda|cuda:N`: where the reference backend runs."""
+    kernels: str = "auto"
+    """`--kernels auto|reference`: which backend computes."""
+    threads: int | None = None
+    """`--threads N`: CPU threads; left out, as many as this process may use."""
+    max_model_len: int | None = None
+    """`--max-model-len N`: the longest prompt and answer together, in tokens; left out, the model's own context,
+    lowered to what the K/V pool holds."""
+    max_num_batched_tokens: int | None = None
+    """`--max-num-batched-tokens N`: tokens of one step over all requests; left out, 512 on CPU, 2048 on a GPU."""
+    max_num_seqs: int = 16
+    """`--max-num-seqs N`: requests running at once."""
+    block_size: int = 16
+    """`--block-size N`: tokens of one K/V block."""
+    kv_cache_memory_bytes: int | None = None
+    """`--kv-cache-memory-bytes N`: size of the K/V pool; left out, enough for `max_num_seqs` requests of
+    `max_model_len` tokens, at most a quarter of free memory."""
+    allow_unknown_config_keys: bool = False
+    """`--allow-unknown-config-keys`: accept config keys whose effect on the maths is unknown."""
+
+    def __post_init__(self) -> None:
+        if self.dtype == "float16":
+            raise UnsupportedError(
+                "dtype float16 is refused: Gemma's residual stream passes its largest number, 65504",
+                value=self.dtype,
+                limit="auto, float32, bfloat16",
+                remedy="use --dtype bfloat16 or float32",
+            )
+        _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
+        _one_of("kernels", self.kernels, KERNELS)
+        if self.device != "cpu" and self.device.partition(":")[0] != "cuda":
+            raise UnsupportedError("unknown device", value=self.device, limit="cpu, cuda, cuda:N")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type.startswith("int") and value is not None:  # type: ignore[union-attr]  # annotations are text
+                _positive(field.name, value)
+        if self.block_size & (self.block_size - 1) or self.block_size > 1024:
+            raise UnsupportedError("block_size", value=self.block_size, limit="a power of two up to 1024")
+
+    def step_tokens(self) -> int:
+        """Return the token budget of one step."""
+        return self.max_num_batched_tokens or (512 if self.device == "cpu" else 2048)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UnsupportedError(name, value=value, limit=", ".join(allowed))
+
+
+def _positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RequestError(
+            name, value=value, limit="an integer of at least 1", remedy=f"change --{name.replace('_', '-')}"
+        )
+
+

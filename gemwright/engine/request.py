@@ -1,0 +1,122 @@
+"""A request from its first token to its result: what was asked, how far it is, why it ended."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from gemwright.errors import RequestError
+
+
+class FinishReason(StrEnum):
+    """Why a request ended: it stopped by itself, or it ran into max_tokens or the context."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to choose tokens. The names and meanings are those of the OpenAI and vLLM interfaces.
+
+    temperature 0 is greedy. top_k 0 and top_p 1 are off. Without a seed one is drawn at random. `stop` strings end the
+    answer before them, `stop_token_ids` after them; `ignore_eos` goes on past the model's own stop ids.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    n: int = 1
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for field_ in fields(self):
+            value = getattr(self, field_.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise RequestError(field_.name, value=value, limit="a finite number")
+        _in_range("max_tokens", self.max_tokens, 1, math.inf, int)
+        _in_range("temperature", self.temperature, 0, math.inf)
+        _in_range("top_k", self.top_k, 0, math.inf, int)
+        _in_range("top_p", self.top_p, 0, 1)
+        if self.top_p == 0:
+            raise RequestError("top_p", value=self.top_p, limit="above 0, up to 1", remedy="use temperature 0")
+        _in_range("min_p", self.min_p, 0, 1)
+        _in_range("repetition_penalty", self.repetition_penalty, 0, math.inf)
+        if self.repetition_penalty == 0:
+            raise RequestError("repetition_penalty", value=0, limit="above 0; 1 is off")
+        _in_range("presence_penalty", self.presence_penalty, -2, 2)
+        _in_range("frequency_penalty", self.frequency_penalty, -2, 2)
+        _in_range("n", self.n, 1, 128, int)
+        _in_range("min_tokens", self.min_tokens, 0, self.max_tokens, int)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _in_range(name, getattr(self, name), 0, 1000, int)
+        if self.seed is not None:
+            _in_range("seed", self.seed, 0, 2**64 - 1, int)
+        if any(not isinstance(text, str) or text == "" for text in self.stop):
+            raise RequestError("stop", value=list(self.stop), limit="strings that are not empty")
+        if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in self.stop_token_ids):
+            raise RequestError("stop_token_ids", value=list(self.stop_token_ids), limit="token ids, 0 or more")
+
+
+def _in_range(name: str, value: Any, low: float, high: float, kind: type = float) -> None:
+    allowed = (int,) if kind is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, allowed) or not low <= value <= high:
+        bound = f"{'an integer' if kind is int else 'a number'} from {low}"
+        raise RequestError(name, value=value, limit=bound + ("" if high == math.inf else f" to {high}"))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token and the logarithm of its probability, from the raw logits after the final softcap."""
+
+    token_id: int
+    logprob: float
+
+
+@dataclass(slots=True)
+class Request:
+    """One answer being made. `known` tokens are prompt and answer so far; `num_computed` of them are in the cache."""
+
+    request_id: int
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    answer_index: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    logprobs: list[tuple[TokenLogprob, ...]] = field(default_factory=list)
+    prompt_logprobs: list[tuple[TokenLogprob, ...] | None] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_known(self) -> int:
+        """Prompt and answer tokens so far."""
+        return len(self.prompt_token_ids) + len(self.token_ids)
+
+    @property
+    def max_num_tokens(self) -> int:
+        """The most tokens whose K/V this request will ever need: its last token is never fed back."""
+        return len(self.prompt_token_ids) + self.params.max_tokens - 1
+
+    def known_tokens(self, begin: int, end: int) -> list[int]:
+        """Return the known tokens at positions begin..end."""
+        num_prompt = len(self.prompt_token_ids)
+        return [*self.prompt_token_ids[begin:end], *self.token_ids[max(0, begin - num_prompt) : max(0, end - num_prompt)]]

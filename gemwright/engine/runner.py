@@ -1,0 +1,31 @@
+"""Runs a step: decoder, then logits of the wanted rows in slices. Knows no request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemwright.memory.kv_layout import KVLayout
+from gemwright.memory.workspace import LOGIT_ROWS
+from gemwright.models.decoder import Decoder
+from gemwright.ops.protocol import Ops, StepInputs
+
+
+class Runner:
+    """A decoder and the layout of the cache it writes."""
+
+    def __init__(self, ops: Ops, decoder: Decoder, layout: KVLayout) -> None:
+        self.ops = ops
+        self.decoder = decoder
+        self.layout = layout
+
+    def run(self, step: StepInputs) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Compute the step and yield (place in step.logit_rows, logits [V]) of every wanted row, in order."""
+        residual = self.decoder.forward(step, self.layout.group_of_layer)
+        for begin in range(0, len(step.logit_rows), LOGIT_ROWS):
+            rows = step.logit_rows[begin : begin + LOGIT_ROWS]
+            logits = self.ops.to_numpy(self.decoder.logits(residual, rows))
+            for place, row in enumerate(logits, start=begin):
+                yield place, row

@@ -1,0 +1,69 @@
+"""Every error Gemwright raises on purpose, and the one table that turns it into an exit code and an HTTP status.
+
+An error names four things where it can: what is wrong, the value met, the limit, and a remedy.
+"""
+
+from __future__ import annotations
+
+
+class GemwrightError(Exception):
+    """Base of all errors raised on purpose.
+
+    `what` names the field, file or tensor; `value` and `limit` are printed as given; `remedy` says what to do next.
+    """
+
+    exit_code = 1
+    http_status = 500
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        value: object = None,
+        limit: object = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.what = what
+        self.value = value
+        self.limit = limit
+        self.remedy = remedy
+        super().__init__(self.describe())
+
+    def describe(self) -> str:
+        """Return the message as a short block of lines, one fact a line."""
+        lines = [self.what]
+        if self.value is not None:
+            lines.append(f"value: {self.value}")
+        if self.limit is not None:
+            lines.append(f"limit: {self.limit}")
+        if self.remedy is not None:
+            lines.append(f"remedy: {self.remedy}")
+        return "\n  ".join(lines)
+
+
+class RequestError(GemwrightError):
+    """The request or the command line is wrong: bad ids, empty prompt, prompt over the context."""
+
+    exit_code = 2
+    http_status = 400
+
+
+class UnsupportedError(GemwrightError):
+    """The model, the file or the option is understood and refused."""
+
+    exit_code = 3
+    http_status = 400
+
+
+class CapacityError(GemwrightError):
+    """It does not fit in the memory that is there or was allowed."""
+
+    exit_code = 4
+    http_status = 503
+
+
+class CheckpointError(GemwrightError):
+    """A file is missing, damaged, or says something that cannot be true."""
+
+    exit_code = 5
+    http_status = 500
