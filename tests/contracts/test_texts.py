@@ -14,7 +14,7 @@ SUFFIXES = {".py", ".md", ".toml", ".txt", ".sh", ".cpp", ".h", ".json", ".jsonl
 # Written so that the patterns do not match themselves.
 FORBIDDEN = re.compile(
     r"(?<![\w.~-])/(?:work|tmp|root|home|opt)/\w"
-    r"|\b(?:pypi|pythonhosted|npmjs|debian|crates|files|registry)\.(?:org|com|io)\b"
+    r"|\b(?:pypi|pythonhosted|npmjs|debian|crates)\.(?:org|com|io)\b"
     r"|\bshared/(?:design|contracts|reference|data)\b"
 )
 
