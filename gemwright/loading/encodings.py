@@ -154,4 +154,3 @@ def first_non_finite_row(encoding: Encoding, stored: NDArray[np.uint8]) -> int |
     if not bad.any():
         return None
     return int(bad.any(axis=1).argmax())
-

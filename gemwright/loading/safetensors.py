@@ -25,7 +25,7 @@ _INDEX_LIMIT_BYTES = 100_000_000
 _FILE_NAME_LIMIT = 255
 _RANK_LIMIT = 16
 _DIMENSION_LIMIT = 1 << 62
-_PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _SHARD_NAME = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$")
 
 
@@ -190,8 +190,8 @@ def _check_shard_name(index: Path, name: str, shard: Any) -> None:
         )
     if not shard.isprintable() or len(shard) > _FILE_NAME_LIMIT:
         raise CheckpointError(f"{index}: the shard of tensor {shown(name)} is no file's name", value=shown(shard))
-    if shard.endswith(_PICKLED_SUFFIXES):
-        raise _pickled(index.parent / shard)
+    if shard.endswith(PICKLED_SUFFIXES):
+        raise pickled_weights(index.parent / shard)
     if not shard.endswith(".safetensors"):
         raise CheckpointError(
             f"{index}: the shard of tensor {shown(name)} is not a .safetensors file", value=shown(shard)
@@ -213,15 +213,16 @@ def _open_unlisted(folder: Path) -> SafetensorsCheckpoint:
             value=", ".join(weights[:5]) + (", ..." if len(weights) > 5 else ""),
             remedy="fetch the index too",
         )
-    pickled = [name for name in names if name.endswith(_PICKLED_SUFFIXES)]
+    pickled = [name for name in names if name.endswith(PICKLED_SUFFIXES)]
     if pickled:
-        raise _pickled(folder / pickled[0])
+        raise pickled_weights(folder / pickled[0])
     raise CheckpointError(
         f"{folder}: no weights", limit=f"{SINGLE_NAME}, {INDEX_NAME} with its shards, or one .gguf file"
     )
 
 
-def _pickled(path: Path) -> UnsupportedError:
+def pickled_weights(path: Path) -> UnsupportedError:
+    """Return the error that refuses a pickled file; the caller raises it."""
     return UnsupportedError(
         f"{path}: pickled weights can run code when they are loaded, so they are not",
         remedy="convert the checkpoint to safetensors (save_pretrained of transformers writes it)",
