@@ -12,6 +12,7 @@ from gemwright.spec.families.refused import check_architectures
 from gemwright.spec.families.shared import (
     TextDefaults,
     TextSizes,
+    has_tower,
     layer_kinds,
     read_rope,
     read_sizes,
@@ -61,9 +62,8 @@ def read_multimodal(top: KeyReader) -> ModelSpec:
     if text is None:
         raise top.missing("text_config")
     text.allow_only("model_type", "gemma3_text")
-    vision = top.raw("vision_config")
-    if isinstance(vision, dict) and vision.get("model_type", "siglip_vision_model") != "siglip_vision_model":
-        raise top.refusal("vision_config", "describes a vision tower that is not known", limit="siglip_vision_model")
+    # An absent vision_config means the default one, so the tower is there either way.
+    has_tower(top, "vision_config", "siglip_vision_model")
     return replace(_read(top, text), image_attention="all_layers", towers=_TOWERS)
 
 

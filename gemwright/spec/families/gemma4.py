@@ -21,6 +21,7 @@ from gemwright.spec.families.shared import (
     assign_kv_sources,
     check_head_dim,
     check_heads,
+    has_tower,
     layer_kinds,
     read_rope,
     read_sizes,
@@ -139,12 +140,8 @@ def _towers(top: KeyReader, known: Mapping[str, tuple[TowerSpec, ...]], family: 
         "projector": (),
     }
     for name, towers in known.items():
-        config = top.raw(name)
-        if config is None:
+        if not has_tower(top, name, f"{family}_{name.removesuffix('_config')}"):
             continue
-        tower_type = f"{family}_{name.removesuffix('_config')}"
-        if not isinstance(config, Mapping) or config.get("model_type", tower_type) != tower_type:
-            raise top.refusal(name, "describes a tower that is not known", limit=f"model_type {tower_type}")
         for tower in towers:
             prefixes[tower.name] += tower.prefixes
     return tuple(TowerSpec(name, names) for name, names in prefixes.items() if names)

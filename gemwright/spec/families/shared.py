@@ -5,12 +5,12 @@ Refuses to know a family: defaults come in as data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gemwright.spec.families.bookkeeping import refuse_changed_library_keys
-from gemwright.spec.families.keys import KeyReader
+from gemwright.spec.families.keys import KeyReader, shown
 from gemwright.spec.families.refused import refuse_quantization
 from gemwright.spec.model_spec import LayerKind, RopeSpec
 
@@ -202,6 +202,23 @@ def assign_kv_sources(keys: KeyReader, name: str, kinds: Sequence[LayerKind], nu
                 remedy="use the config as its publisher wrote it",
             )
     return tuple(index if index < first_shared else last_owner[kinds[index]] for index in range(len(kinds)))
+
+
+def has_tower(top: KeyReader, name: str, tower_type: str) -> bool:
+    """Return whether a tower's config is there; one that is not of `tower_type` is refused. Nothing in it is read."""
+    config = top.raw(name)
+    if config is None:
+        return False
+    found = config.get("model_type", tower_type) if isinstance(config, Mapping) else config
+    if not isinstance(found, str) or found != tower_type:
+        raise top.refusal(
+            f"{name}.model_type",
+            "names a tower that is not known",
+            value=shown(found),
+            limit=tower_type,
+            remedy="use an unchanged Gemma, or its text config alone",
+        )
+    return True
 
 
 @dataclass(frozen=True, slots=True)
