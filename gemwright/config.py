@@ -52,7 +52,7 @@ class EngineConfig:
             raise UnsupportedError("unknown device", value=self.device, limit="cpu, cuda, cuda:N")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type.startswith("int") and value is not None:  # type: ignore[union-attr]  # annotations are text
+            if str(field.type).startswith("int") and value is not None:
                 _positive(field.name, value)
         if self.block_size & (self.block_size - 1) or self.block_size > 1024:
             raise UnsupportedError("block_size", value=self.block_size, limit="a power of two up to 1024")
@@ -72,5 +72,3 @@ def _positive(name: str, value: object) -> None:
         raise RequestError(
             name, value=value, limit="an integer of at least 1", remedy=f"change --{name.replace('_', '-')}"
         )
-
-

@@ -1,0 +1,1 @@
+"""How a model is driven: requests, scheduler, steps, sampling, results."""

@@ -43,9 +43,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
+        stop: Any = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         for field_ in fields(self):
             value = getattr(self, field_.name)
@@ -119,4 +118,7 @@ class Request:
     def known_tokens(self, begin: int, end: int) -> list[int]:
         """Return the known tokens at positions begin..end."""
         num_prompt = len(self.prompt_token_ids)
-        return [*self.prompt_token_ids[begin:end], *self.token_ids[max(0, begin - num_prompt) : max(0, end - num_prompt)]]
+        return [
+            *self.prompt_token_ids[begin:end],
+            *self.token_ids[max(0, begin - num_prompt) : max(0, end - num_prompt)],
+        ]

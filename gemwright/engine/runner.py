@@ -27,5 +27,4 @@ class Runner:
         for begin in range(0, len(step.logit_rows), LOGIT_ROWS):
             rows = step.logit_rows[begin : begin + LOGIT_ROWS]
             logits = self.ops.to_numpy(self.decoder.logits(residual, rows))
-            for place, row in enumerate(logits, start=begin):
-                yield place, row
+            yield from enumerate(logits, start=begin)

@@ -52,6 +52,7 @@ def match_safetensors(spec: ModelSpec, stored: Mapping[str, StoredTensor], where
     found: dict[str, StoredTensor] = {}
     left_over: list[StoredTensor] = []
     skipped: Counter[str] = Counter()
+    prefixes: Counter[str] = Counter()
     for name, tensor in stored.items():
         plain = _plain_name(name, known)
         if plain is None:
@@ -67,7 +68,10 @@ def match_safetensors(spec: ModelSpec, stored: Mapping[str, StoredTensor], where
             )
         else:
             found[plain] = tensor
-    _check_complete(where, [name for name in wanted if name not in found], left_over)
+            prefixes[name.removesuffix(plain)] += 1
+    usual_prefix = prefixes.most_common(1)[0][0] if prefixes else ""
+    missing = [("" if wanted[name].at_root else usual_prefix) + name for name in wanted if name not in found]
+    _check_complete(where, missing, left_over)
     for plain, tensor in wanted.items():
         _check_tensor(spec, tensor, found[plain], tensor.shape)
     dropped = {plain: found[plain] for plain in unused if plain in found}

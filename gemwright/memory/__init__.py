@@ -1,0 +1,1 @@
+"""Where a model lives, in bytes: cache layout, workspace, blocks."""

@@ -22,7 +22,7 @@ class BlockPool:
         return len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """Hand out `count` blocks, each with one reference; raises CapacityError and takes none when too few are free."""
+        """Hand out `count` blocks, each with one reference; raises CapacityError, taking none, when too few are free."""
         if count > len(self._free):
             raise CapacityError("not enough free K/V blocks", value=f"{count} wanted", limit=f"{len(self._free)} free")
         blocks = [self._free.popleft() for _ in range(count)]

@@ -199,9 +199,7 @@ def _grow_full(layout: KVLayout, budget_bytes: int, length: int, step_tokens: in
             if group.window is not None
             else replace(
                 group,
-                num_blocks=min(
-                    group.num_blocks + more, group.blocks_for_request(length, step_tokens) * max_num_seqs
-                ),
+                num_blocks=min(group.num_blocks + more, group.blocks_for_request(length, step_tokens) * max_num_seqs),
             )
             for group in layout.groups
         ),

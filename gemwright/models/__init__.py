@@ -1,0 +1,1 @@
+"""The models, over ops: one decoder for every Gemma."""

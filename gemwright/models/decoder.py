@@ -110,7 +110,8 @@ class Decoder:
         gate_up = self._view("gate_up", num_tokens, 2 * width)
         ops.linear(normed, weights.gate_up, gate_up)
         gated = self._view("gated", num_tokens, width)
-        ops.gelu_gate(*ops.split(gate_up, (width, width)), gated)
+        gate, up = ops.split(gate_up, (width, width))
+        ops.gelu_gate(gate, up, gated)
         ops.linear(gated, weights.down, branch)
         if weights.experts is not None:
             self._add_experts(layer, weights.experts, residual, branch)

@@ -114,14 +114,16 @@ def pack_weights(
     """Pack every tensor of `spec`; `sources` holds one for each name of spec.weights.list_tensors."""
     pack = _Packer(spec, ops, sources, progress)
     embedding = pack("embedding")
-    per_layer = [
-        pack.optional(name)
-        for name in ("per_layer_embedding", "per_layer_model_projection", "per_layer_projection_norm")
-    ]
-    layers = tuple(_pack_layer(pack, layer) for layer in spec.layers)
-    final_norm = pack("final_norm")
-    head = embedding if spec.tied_head else pack("head")
-    return ModelWeights(embedding, *per_layer, layers, final_norm, head, pack.total_bytes)
+    weights = {
+        "embedding": embedding,
+        "per_layer_embedding": pack.optional("per_layer_embedding"),
+        "per_layer_model_projection": pack.optional("per_layer_model_projection"),
+        "per_layer_projection_norm": pack.optional("per_layer_projection_norm"),
+        "layers": tuple(_pack_layer(pack, layer) for layer in spec.layers),
+        "final_norm": pack("final_norm"),
+        "head": embedding if spec.tied_head else pack("head"),
+    }
+    return ModelWeights(**weights, total_bytes=pack.total_bytes)
 
 
 def _pack_layer(pack: _Packer, layer: LayerSpec) -> LayerWeights:

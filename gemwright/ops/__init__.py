@@ -1,0 +1,1 @@
+"""How it is computed: the protocol of operations and the backends that implement it."""

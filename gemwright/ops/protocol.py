@@ -110,6 +110,10 @@ class Ops(Protocol):
         """What buffers, weights and the cache are held in."""
         ...
 
+    def notes(self) -> tuple[str, ...]:
+        """Return one line for each promise that cannot be kept in full on this machine."""
+        ...
+
     def pack(self, sources: Sequence[TensorSource]) -> Weight:
         """Pack a matrix (or stacked expert matrices) in the engine's dtype; several sources stack their rows."""
         ...
@@ -183,7 +187,14 @@ class Ops(Protocol):
         ...
 
     def attention(
-        self, query: Buffer, cache: Cache, layer: int, ranges: KeyRanges, scale: float, softcap: float | None, out: Buffer
+        self,
+        query: Buffer,
+        cache: Cache,
+        layer: int,
+        ranges: KeyRanges,
+        scale: float,
+        softcap: float | None,
+        out: Buffer,
     ) -> None:
         """out[T, heads * D] = softmax(softcap(query . keys * scale)) . values over each query's key range, grouped
         heads, K and V read from the cache that the layer reads."""

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gemwright.errors import UnsupportedError
 from gemwright.memory.dtypes import ComputeDtype
 from gemwright.memory.kv_layout import KVLayout
 from gemwright.memory.workspace import Workspace
@@ -57,10 +58,23 @@ class ReferenceOps:
 
     name = "reference"
 
-    def __init__(self, dtype: ComputeDtype, device: str = "cpu") -> None:
+    def __init__(self, dtype: ComputeDtype, device: str = "cpu", threads: int | None = None) -> None:
         self.dtype: ComputeDtype = dtype
         self.torch_dtype = TORCH_DTYPES[dtype]
         self.device = torch.device(device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise UnsupportedError("no CUDA device is usable", value=device, remedy="use --device cpu")
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    def notes(self) -> tuple[str, ...]:
+        """Say where this machine keeps less than the backend promises; see Ops.notes."""
+        if self.device.type == "cpu" and self.dtype == "float32" and not float32_rows_are_independent():
+            return (
+                "this process's float32 products depend on the number of threads (no MKL in strict mode): results are "
+                "the same in any company, but only for one number of threads",
+            )
+        return ()
 
     # Packing and memory
 
@@ -146,9 +160,7 @@ class ReferenceOps:
         """Copy chosen rows."""
         torch.index_select(x, 0, self._indices(rows), out=out)
 
-    def rms_norm(
-        self, x: torch.Tensor, weight: torch.Tensor | None, eps: float, width: int, out: torch.Tensor
-    ) -> None:
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor | None, eps: float, width: int, out: torch.Tensor) -> None:
         """Normalize in float32, round once at the end; see Ops.rms_norm."""
         for begin in range(0, x.shape[0], NORM_ROWS):
             rows = x[begin : begin + NORM_ROWS].unflatten(-1, (-1, width)).float()

@@ -93,9 +93,9 @@ def _attend_rows(
             scores = torch.tanh(scores / softcap) * softcap
         if row_begin[rows].max() > low or row_end[rows].min() < high:
             positions = np.arange(low, high)
-            hidden = (positions < row_begin[rows, None]) | (positions >= row_end[rows, None])
-            hidden = torch.from_numpy(hidden).to(query.device).view(last - first, QUERY_TILE, KEY_TILE)
-            scores.masked_fill_(hidden, -torch.inf)
+            outside = (positions < row_begin[rows, None]) | (positions >= row_end[rows, None])
+            hidden = torch.from_numpy(outside).to(query.device)
+            scores.masked_fill_(hidden.view(last - first, QUERY_TILE, KEY_TILE), -torch.inf)
         # A row that sees nothing in this tile keeps its state to the bit: its factor is exp(0) and it adds zeros.
         before = highest[:, first:last]
         after = torch.maximum(before, scores.amax(-1, keepdim=True))
@@ -106,9 +106,7 @@ def _attend_rows(
         summed[:, first:last] = summed[:, first:last] * factor + _tile_product(weights, value)
         highest[:, first:last] = after
     result = (summed / torch.where(total == 0, 1.0, total)).flatten(1, 2)[:, : num_rows * group]
-    out.unflatten(-1, (num_kv_heads, group, head_dim)).copy_(
-        result.unflatten(1, (num_rows, group)).permute(1, 0, 2, 3)
-    )
+    out.unflatten(-1, (num_kv_heads, group, head_dim)).copy_(result.unflatten(1, (num_rows, group)).permute(1, 0, 2, 3))
 
 
 def _gather_tile(

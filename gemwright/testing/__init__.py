@@ -1,7 +1,7 @@
 """Tiny random Gemmas and tokenizers: for this project's tests and for yours, with no download and no weights.
 
-    from gemwright.testing import write_tiny_checkpoint
-    folder = write_tiny_checkpoint("gemma4-moe", tmp_path)
+from gemwright.testing import write_tiny_checkpoint
+folder = write_tiny_checkpoint("gemma4-moe", tmp_path)
 """
 
 from gemwright.testing.checkpoints import write_tiny_checkpoint

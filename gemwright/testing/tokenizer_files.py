@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 SPECIAL_IDS = {
     "<pad>": 0,
@@ -39,7 +40,7 @@ def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
     if vocab_size < len(range(FIRST_BYTE_ID + 257)):
         raise ValueError(f"a byte tokenizer needs {FIRST_BYTE_ID + 257} ids, the model has {vocab_size}")
     vocab = {names.get(token_id, f"<unused{token_id}>"): token_id for token_id in range(vocab_size)}
-    document = {
+    document: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

@@ -1,0 +1,61 @@
+"""The text of one answer as its tokens come: decoded piece by piece, cut before a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class TextDecoder(Protocol):
+    """What turns ids into text without ever giving half a character."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Return the text that these ids complete."""
+        ...
+
+    def finish(self) -> str:
+        """Return what was held back."""
+        ...
+
+
+class AnswerText:
+    """Collects text and watches for stop strings."""
+
+    def __init__(self, decoder: TextDecoder, stop: Sequence[str]) -> None:
+        self._decoder = decoder
+        self._stop = tuple(stop)
+        self.text = ""
+        self.stopped = False
+        self.finished = False
+
+    @property
+    def settled_text(self) -> str:
+        """The text that no stop string can cut any more: all but a tail that begins one."""
+        if self.finished or self.stopped:
+            return self.text
+        for length in range(min(len(self.text), max(map(len, self._stop), default=1) - 1), 0, -1):
+            tail = self.text[-length:]
+            if any(stop.startswith(tail) for stop in self._stop):
+                return self.text[:-length]
+        return self.text
+
+    def push(self, token_id: int, *, may_stop: bool) -> bool:
+        """Add a token; returns whether a stop string is now complete, in which case `text` ends before it."""
+        return self._add(self._decoder.push([token_id]), may_stop)
+
+    def finish(self, *, may_stop: bool = True) -> None:
+        """Add what the decoder still holds."""
+        if not self.stopped:
+            self._add(self._decoder.finish(), may_stop)
+        self.finished = True
+
+    def _add(self, piece: str, may_stop: bool) -> bool:
+        known = len(self.text)
+        self.text += piece
+        if may_stop and piece:
+            places = [self.text.find(stop, max(0, known - len(stop) + 1)) for stop in self._stop]
+            found = [place for place in places if place >= 0]
+            if found:
+                self.text = self.text[: min(found)]
+                self.stopped = True
+        return self.stopped

@@ -1,0 +1,203 @@
+"""The step loop: requests in, finished requests out. Schedule, execute, update are three calls.
+
+Knows token ids and rows of logits; neither files nor the shape of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemwright.engine.answer_text import AnswerText, TextDecoder
+from gemwright.engine.request import FinishReason, Request, SamplingParams
+from gemwright.engine.runner import Runner
+from gemwright.engine.sampler import best_logprobs, choose_token
+from gemwright.engine.scheduler import ScheduledRequest, Scheduler
+from gemwright.engine.step import SequenceChunk, build_step
+from gemwright.errors import RequestError
+from gemwright.memory.block_manager import BlockManager
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What a request must keep to."""
+
+    max_model_len: int
+    vocab_size: int
+    step_tokens: int
+    max_num_seqs: int
+
+
+class EngineCore:
+    """Runs any number of requests to their end.
+
+    `eos_token_ids` end every answer unless it ignores them; `make_decoder` gives a fresh text decoder an answer, or is
+    None where there is no tokenizer.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        limits: EngineLimits,
+        eos_token_ids: Sequence[int],
+        make_decoder: Callable[[], TextDecoder] | None,
+    ) -> None:
+        self.runner = runner
+        self.limits = limits
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.make_decoder = make_decoder
+        self.blocks = BlockManager(runner.layout)
+        self.scheduler = Scheduler(self.blocks, step_tokens=limits.step_tokens, max_num_seqs=limits.max_num_seqs)
+        self.num_steps = 0
+        self._next_id = 0
+        self._texts: dict[int, AnswerText] = {}
+
+    def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+        """Raise RequestError for a request that cannot be served: empty, too long, ids out of range, stop strings
+        without a tokenizer."""
+        if len(prompt_token_ids) == 0:
+            raise RequestError("the prompt is empty", limit="at least one token", remedy="give a prompt or ids")
+        bad = [token_id for token_id in prompt_token_ids if not 0 <= token_id < self.limits.vocab_size]
+        if bad:
+            raise RequestError(
+                "prompt_token_ids", value=bad[0], limit=f"0 to {self.limits.vocab_size - 1}, the model's vocabulary"
+            )
+        for name, ids in (("stop_token_ids", params.stop_token_ids),):
+            if any(token_id >= self.limits.vocab_size for token_id in ids):
+                raise RequestError(name, value=list(ids), limit=f"below the vocabulary of {self.limits.vocab_size}")
+        if len(prompt_token_ids) >= self.limits.max_model_len:
+            raise RequestError(
+                "the prompt leaves no room for an answer",
+                value=f"{len(prompt_token_ids)} tokens",
+                limit=f"{self.limits.max_model_len - 1} tokens (max_model_len {self.limits.max_model_len})",
+                remedy="shorten the prompt, or raise --max-model-len up to the model's context",
+            )
+        if params.stop and self.make_decoder is None:
+            raise RequestError("stop strings need a tokenizer, and this checkpoint has none", value=list(params.stop))
+
+    def add(self, prompt_token_ids: Sequence[int], params: SamplingParams, seed: int) -> list[Request]:
+        """Queue a prompt and return its requests, one an answer."""
+        self.check(prompt_token_ids, params)
+        requests = []
+        for answer_index in range(params.n):
+            request = Request(self._next_id, tuple(prompt_token_ids), params, seed, answer_index)
+            self._next_id += 1
+            if self.make_decoder is not None:
+                self._texts[request.request_id] = AnswerText(self.make_decoder(), params.stop)
+            self.scheduler.add(request)
+            requests.append(request)
+        return requests
+
+    def text(self, request: Request) -> str | None:
+        """Return an answer's text so far, or None without a tokenizer."""
+        answer = self._texts.get(request.request_id)
+        return None if answer is None else answer.text
+
+    def settled_text(self, request: Request) -> str:
+        """Return the part of an answer's text that no stop string can cut any more."""
+        answer = self._texts.get(request.request_id)
+        return "" if answer is None else answer.settled_text
+
+    def forget(self, request: Request) -> None:
+        """Drop a request: abort it if it is not finished, and let its text go."""
+        if request.finish_reason is None:
+            self.scheduler.finish(request)
+        self._texts.pop(request.request_id, None)
+
+    def step(self) -> list[Request]:
+        """Run one step and return the requests that gained a token."""
+        scheduled = self.scheduler.schedule()
+        rows = self._execute(scheduled)
+        self.num_steps += 1
+        return self._update(scheduled, rows)
+
+    def _execute(self, scheduled: Sequence[ScheduledRequest]) -> list[NDArray[np.float32] | None]:
+        """Compute the step; returns the last row of logits of each request that has one, and reads prompt logprobs
+        off the others as they pass."""
+        chunks = [
+            SequenceChunk(
+                token_ids=item.request.known_tokens(
+                    item.request.num_computed, item.request.num_computed + item.num_tokens
+                ),
+                begin=item.request.num_computed,
+                tables=[self.blocks.table(item.request.request_id, group.index) for group in self.runner.layout.groups],
+                num_logit_rows=_num_logit_rows(item),
+            )
+            for item in scheduled
+        ]
+        wanted = [(index, row) for index, chunk in enumerate(chunks) for row in range(chunk.num_logit_rows)]
+        last_rows: list[NDArray[np.float32] | None] = [None] * len(scheduled)
+        for place, logits in self.runner.run(build_step(chunks, self.runner.layout)):
+            index, row = wanted[place]
+            chunk, request = chunks[index], scheduled[index].request
+            position = chunk.begin + len(chunk.token_ids) - chunk.num_logit_rows + row
+            _note_prompt_logprobs(request, position, logits)
+            if position == request.num_known - 1:
+                last_rows[index] = logits
+        return last_rows
+
+    def _update(
+        self, scheduled: Sequence[ScheduledRequest], rows: Sequence[NDArray[np.float32] | None]
+    ) -> list[Request]:
+        advanced = []
+        for item, logits in zip(scheduled, rows, strict=True):
+            item.request.num_computed += item.num_tokens
+            if logits is not None:
+                self._append(item.request, logits)
+                advanced.append(item.request)
+        return advanced
+
+    def _append(self, request: Request, logits: NDArray[np.float32]) -> None:
+        params = request.params
+        stops = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
+        may_stop = len(request.token_ids) + 1 >= params.min_tokens
+        token = choose_token(
+            logits,
+            params,
+            seed=request.seed,
+            answer_index=request.answer_index,
+            prompt_token_ids=request.prompt_token_ids,
+            token_ids=request.token_ids,
+            forbidden=() if may_stop else sorted(stops),
+        )
+        request.token_ids.append(token)
+        if params.logprobs is not None:
+            request.logprobs.append(best_logprobs(logits, params.logprobs, token))
+        answer = self._texts.get(request.request_id)
+        stopped = answer is not None and token not in stops and answer.push(token, may_stop=may_stop)
+        if token in stops or stopped:
+            self._finish(request, FinishReason.STOP)
+        elif len(request.token_ids) == params.max_tokens or request.num_known == self.limits.max_model_len:
+            self._finish(request, FinishReason.LENGTH)
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        answer = self._texts.get(request.request_id)
+        if answer is not None:
+            answer.finish()
+        request.finish_reason = FinishReason.STOP if answer is not None and answer.stopped else reason
+        self.scheduler.finish(request)
+
+
+def _num_logit_rows(item: ScheduledRequest) -> int:
+    """Return how many of the last tokens of a chunk need logits: all for prompt logprobs, the last one if the chunk
+    reaches the end of what is known, else none."""
+    request = item.request
+    end = request.num_computed + item.num_tokens
+    num_prompt = len(request.prompt_token_ids)
+    if request.params.prompt_logprobs is not None and request.num_computed < num_prompt:
+        return item.num_tokens
+    return 1 if end == request.num_known else 0
+
+
+def _note_prompt_logprobs(request: Request, position: int, logits: NDArray[np.float32]) -> None:
+    """Keep the logprobs that the row at `position` gives the prompt token after it."""
+    count = request.params.prompt_logprobs
+    if count is None or position + 1 > len(request.prompt_token_ids):
+        return
+    if position == 0:
+        request.prompt_logprobs.append(None)
+    if position + 1 < len(request.prompt_token_ids):
+        request.prompt_logprobs.append(best_logprobs(logits, count, request.prompt_token_ids[position + 1]))

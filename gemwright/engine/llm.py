@@ -1,0 +1,198 @@
+"""LLM: load a model and generate, in one process and one thread. What `gemwright run` is made of."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gemwright.config import EngineConfig
+from gemwright.engine.core import EngineCore, EngineLimits
+from gemwright.engine.request import Request, SamplingParams
+from gemwright.engine.result import Choice, Completion, Memory, Timing, Usage
+from gemwright.engine.start import start_engine
+from gemwright.errors import RequestError
+from gemwright.loading.checkpoint import open_checkpoint
+from gemwright.loading.default_model import cache_folder
+from gemwright.loading.resolve import resolve_model
+from gemwright.memory.machine import process_bytes
+from gemwright.models.weights import Progress
+from gemwright.text.detokenizer import Detokenizer
+from gemwright.text.tokenizer import load_tokenizer
+
+Prompt = str | Sequence[int]
+
+
+class LLM:
+    """A loaded model.
+
+    `model` is a hub id that lies in the local cache, a folder with config.json and safetensors, or a .gguf file; None
+    is the default model. Engine options are the fields of EngineConfig.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        revision: str | None = None,
+        progress: Progress | None = None,
+        **engine_options: Any,
+    ) -> None:
+        started_at = time.perf_counter()
+        config = EngineConfig(**engine_options)
+        path = resolve_model(None if model is None else str(model), revision=revision)
+        checkpoint = open_checkpoint(path, allow_unknown_config_keys=config.allow_unknown_config_keys)
+        self.model = path.name if model is None else str(model)
+        self.spec = checkpoint.spec
+        self.generation_config = checkpoint.generation_config
+        tokenizer = load_tokenizer(
+            checkpoint.folder, gguf_metadata=checkpoint.gguf_metadata, cache_dir=cache_folder() / "tokenizers"
+        )
+        self.tokenizer = tokenizer
+        self.engine = start_engine(checkpoint, config, progress)
+        self.core = EngineCore(
+            self.engine.runner,
+            EngineLimits(
+                self.engine.max_model_len,
+                self.spec.vocab_size,
+                min(config.step_tokens(), self.engine.max_model_len),
+                config.max_num_seqs,
+            ),
+            stop_ids(self.generation_config, self.spec.eos_token_ids),
+            None if tokenizer is None else lambda: Detokenizer(tokenizer),
+        )
+        self.load_seconds = time.perf_counter() - started_at
+
+    def sampling_params(self, **overrides: Any) -> SamplingParams:
+        """Return the model's own sampling defaults with `overrides`; greedy where the model names none.
+
+        Raises RequestError for a choice that greedy decoding would ignore.
+        """
+        defaults = sampling_defaults(self.generation_config)
+        greedy = (overrides.get("temperature", defaults["temperature"])) == 0
+        ignored = [name for name in ("top_k", "top_p", "min_p", "seed") if greedy and overrides.get(name) is not None]
+        if ignored:
+            raise RequestError(
+                f"{ignored[0]} has no effect at temperature 0",
+                value=overrides[ignored[0]],
+                remedy=f"give --temperature above 0, or leave --{ignored[0].replace('_', '-')} out",
+            )
+        return SamplingParams(**{**defaults, **overrides})
+
+    def encode(self, text: str) -> list[int]:
+        """Return a prompt's ids with exactly one BOS first, whether or not the text spells it (field case 040)."""
+        if self.tokenizer is None:
+            raise RequestError(
+                "this checkpoint has no tokenizer files, so it takes no text", remedy="give token ids (--token-ids)"
+            )
+        ids = self.tokenizer.encode(text)
+        bos = self.tokenizer.bos_token_id
+        return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+
+    def generate(self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
+        """Answer one or more prompts together and return their completions in order.
+
+        A prompt is text or token ids, ids being used as given. All prompts are checked before any is run.
+        """
+        params = params or self.sampling_params()
+        prompt_ids = [self.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in _as_list(prompts)]
+        for ids in prompt_ids:
+            self.core.check(ids, params)
+        started_at = time.perf_counter()
+        groups = [self.core.add(ids, params, _seed(params)) for ids in prompt_ids]
+        requests = [request for group in groups for request in group]
+        first_at: dict[int, float] = {}
+        last_at: dict[int, float] = {}
+        try:
+            while self.core.scheduler.has_work:
+                for request in self.core.step():
+                    last_at[request.request_id] = time.perf_counter()
+                    first_at.setdefault(request.request_id, last_at[request.request_id])
+            return [self._completion(group, started_at, first_at, last_at) for group in groups]
+        finally:
+            for request in requests:
+                self.core.forget(request)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str | Completion]:
+        """Answer one prompt: yield its text in pieces as it comes, then the completion.
+
+        Text that a stop string might still cut is held back, so the pieces join to the completion's text. Takes one
+        answer (n = 1); closing the iterator aborts the request.
+        """
+        params = params or self.sampling_params()
+        if params.n != 1:
+            raise RequestError("a stream is one answer", value=params.n, limit="n = 1", remedy="use generate")
+        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        started_at = time.perf_counter()
+        (request,) = self.core.add(ids, params, _seed(params))
+        times: list[float] = []
+        shown = 0
+        try:
+            while request.finish_reason is None:
+                if self.core.step():
+                    times.append(time.perf_counter())
+                    text = self.core.settled_text(request)
+                    if len(text) > shown:
+                        yield text[shown:]
+                        shown = len(text)
+            yield self._completion(
+                [request], started_at, {request.request_id: times[0]}, {request.request_id: times[-1]}
+            )
+        finally:
+            self.core.forget(request)
+
+    def _completion(
+        self, group: Sequence[Request], started_at: float, first_at: Mapping[int, float], last_at: Mapping[int, float]
+    ) -> Completion:
+        first = group[0]
+        num_tokens = sum(len(request.token_ids) for request in group)
+        begin = min(first_at[request.request_id] for request in group)
+        seconds = max(last_at[request.request_id] for request in group) - begin
+        later = num_tokens - len(group)
+        return Completion(
+            model=self.model,
+            prompt_token_ids=first.prompt_token_ids,
+            choices=tuple(
+                Choice(
+                    tuple(request.token_ids),
+                    self.core.text(request),
+                    request.finish_reason,  # type: ignore[arg-type]  # finished: the loop ran to its end
+                    None if request.params.logprobs is None else tuple(request.logprobs),
+                )
+                for request in group
+            ),
+            prompt_logprobs=None if first.params.prompt_logprobs is None else tuple(first.prompt_logprobs),
+            usage=Usage(len(first.prompt_token_ids), num_tokens, 0),
+            timing=Timing(self.load_seconds, begin - started_at, later / seconds if later and seconds > 0 else None),
+            memory=Memory(self.engine.planned_bytes, self.engine.measured_bytes, process_bytes()),
+        )
+
+
+def _seed(params: SamplingParams) -> int:
+    return secrets.randbits(63) if params.seed is None else params.seed
+
+
+def stop_ids(generation_config: Mapping[str, Any], spec_eos: Sequence[int]) -> tuple[int, ...]:
+    """Return every id the model itself stops at: those of the generation config and those of the config."""
+    listed = generation_config.get("eos_token_id", ())
+    listed = [listed] if isinstance(listed, int) else list(listed or ())
+    return tuple(dict.fromkeys([*listed, *spec_eos]))
+
+
+def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling fields a generation config sets; temperature 0 unless it says do_sample."""
+    if not generation_config.get("do_sample", False):
+        return {"temperature": 0.0}
+    defaults: dict[str, Any] = {"temperature": 1.0}
+    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
+        if generation_config.get(name) is not None:
+            defaults[name] = generation_config[name]
+    return defaults
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]  # one prompt of ids
+    return list(prompts)  # type: ignore[arg-type]

@@ -1,0 +1,121 @@
+"""Chooses a token from one row of logits: penalties, temperature, min-p, top-k, top-p, seeded randomness, logprobs.
+
+Plain numpy on one row, so that a choice depends on its own request alone. Defines what faster samplers must equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemwright.engine.request import SamplingParams, TokenLogprob
+from gemwright.errors import GemwrightError
+
+Logits = NDArray[np.float32]
+
+
+def choose_token(
+    logits: Logits,
+    params: SamplingParams,
+    *,
+    seed: int,
+    answer_index: int,
+    prompt_token_ids: Sequence[int],
+    token_ids: Sequence[int],
+    forbidden: Sequence[int] = (),
+) -> int:
+    """Return the next token of an answer whose tokens so far are `token_ids`.
+
+    The same seed, answer and place give the same random number, whatever runs beside it. `forbidden` ids (stop ids
+    before min_tokens) are never chosen. Raises GemwrightError when the logits are not finite.
+    """
+    if not np.isfinite(logits).all():
+        raise GemwrightError(
+            "the model's logits are not finite", remedy="use --dtype float32 or check the checkpoint's weights"
+        )
+    scores = _penalize(logits, params, prompt_token_ids, token_ids)
+    if len(forbidden):
+        scores = scores.copy()
+        scores[list(forbidden)] = -np.inf
+    if params.temperature == 0:
+        return int(scores.argmax())
+    candidates, probabilities = _candidates(scores, params)
+    cumulative = probabilities.cumsum()
+    point = _uniform(seed, answer_index, len(token_ids)) * cumulative[-1]
+    return int(candidates[min(int(cumulative.searchsorted(point, side="right")), len(candidates) - 1)])
+
+
+def best_logprobs(logits: Logits, count: int, chosen: int) -> tuple[TokenLogprob, ...]:
+    """Return the `count` most likely tokens, best first, and the chosen one after them if it is not among them."""
+    candidates = np.flatnonzero(logits >= _kth_largest(logits, count)) if count else np.empty(0, dtype=np.int64)
+    normalizer = log_sum_exp(logits)
+    ids = [int(token_id) for token_id in _ordered(logits, candidates)[:count]]
+    if chosen not in ids:
+        ids.append(chosen)
+    return tuple(TokenLogprob(token_id, float(logits[token_id]) - normalizer) for token_id in ids)
+
+
+def log_sum_exp(logits: Logits) -> float:
+    """Return log(sum(exp(logits))) in float64."""
+    wide = logits.astype(np.float64)
+    highest = wide.max()
+    return float(highest + np.log(np.exp(wide - highest).sum()))
+
+
+def _penalize(
+    logits: Logits, params: SamplingParams, prompt_token_ids: Sequence[int], token_ids: Sequence[int]
+) -> Logits:
+    """Apply the repetition penalty (prompt and answer) and presence and frequency penalties (answer alone)."""
+    if params.repetition_penalty == 1 and params.presence_penalty == 0 and params.frequency_penalty == 0:
+        return logits
+    scores = logits.copy()
+    if params.repetition_penalty != 1:
+        seen = np.unique(np.asarray([*prompt_token_ids, *token_ids]))
+        values = scores[seen]
+        scores[seen] = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
+    if token_ids:
+        used, counts = np.unique(np.asarray(token_ids), return_counts=True)
+        penalties = params.presence_penalty + params.frequency_penalty * counts
+        scores[used] -= penalties.astype(np.float32)
+    return scores
+
+
+def _candidates(scores: Logits, params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the ids that may be chosen, most likely first, and their probabilities (not renormalized)."""
+    ids = np.flatnonzero(scores > -np.inf)
+    if 0 < params.top_k < len(ids):
+        ids = np.flatnonzero(scores >= _kth_largest(scores, params.top_k))
+    scaled = scores[ids].astype(np.float64)
+    # Dividing after the maximum is taken off keeps a tiny temperature from overflowing.
+    probabilities = np.exp((scaled - scaled.max()) / params.temperature)
+    if params.min_p > 0:
+        keep = probabilities >= params.min_p
+        ids, probabilities = ids[keep], probabilities[keep]
+    if params.top_p < 1 or len(ids) <= 1024:
+        order = np.lexsort((ids, -probabilities))
+        ids, probabilities = ids[order], probabilities[order]
+    probabilities = probabilities / probabilities.sum()
+    if params.top_p < 1:
+        count = int(probabilities.cumsum().searchsorted(params.top_p, side="left")) + 1
+        ids, probabilities = ids[:count], probabilities[:count]
+    return ids, probabilities
+
+
+def _kth_largest(scores: Logits, count: int) -> np.float32:
+    if count >= len(scores):
+        return np.float32(-np.inf)
+    return np.float32(np.partition(scores, len(scores) - count)[len(scores) - count])
+
+
+def _ordered(scores: Logits, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ids by falling score, equal scores by rising id."""
+    return ids[np.lexsort((ids, -scores[ids]))]
+
+
+def _uniform(seed: int, answer_index: int, place: int) -> float:
+    """Return the random number in [0, 1) of one place of one answer: Philox keyed by seed and answer, counted by
+    place."""
+    bits = np.random.Philox(key=np.array([seed, answer_index], dtype=np.uint64), counter=place)
+    return float(np.random.Generator(bits).random())

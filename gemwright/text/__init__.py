@@ -1,0 +1,1 @@
+"""What stands between text and token ids. Imports nothing of the project but its errors."""
