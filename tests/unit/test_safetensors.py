@@ -107,6 +107,27 @@ def test_releasing_keeps_the_values(path: Path) -> None:
     np.testing.assert_array_equal(opened.tensors["w"].read_rows(0, 200), values)
 
 
+def resident_file_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssFile:")[1].split()[0]) * 1024
+
+
+def test_streaming_with_release_keeps_the_file_out_of_the_resident_set(path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((8, 1 << 20)).astype(np.float32)
+    save_file({f"w{index}": row.reshape(1024, 1024) for index, row in enumerate(values)}, path)
+    opened = open_safetensors(path)
+    before = resident_file_bytes()
+    highest = 0
+    for tensor in opened.tensors.values():
+        for begin in range(0, 1024, 128):
+            tensor.read_rows(begin, begin + 128)
+        highest = max(highest, resident_file_bytes() - before)
+        tensor.release()
+    assert resident_file_bytes() - before < 2 << 20
+    # One tensor of 4 MiB at a time, and the pages the kernel maps around a fault; not all 32 MiB.
+    assert 3 << 20 < highest < 8 << 20
+
+
 HEADER_FAULTS: list[tuple[bytes, str]] = [
     (b"\1\2\3", "too short"),
     (file_bytes(b"{}", length=3), "length field"),

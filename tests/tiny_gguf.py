@@ -1,0 +1,119 @@
+"""Writes tiny GGUF files of a ModelSpec, as llama.cpp's converter writes real ones (facts f)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFWriter
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import quantize
+from numpy.typing import NDArray
+
+from gemwright.spec.model_spec import LayerKind, ModelSpec
+from gemwright.spec.weights import TensorSpec
+
+Values = Mapping[TensorSpec, NDArray[np.float32]]
+
+
+def write_tiny_gguf(
+    path: Path,
+    spec: ModelSpec,
+    values: Values,
+    *,
+    encoding: str = "F32",
+    split_experts: bool = False,
+    extra: Mapping[str, NDArray[np.float32]] | None = None,
+    without: frozenset[str] = frozenset(),
+    tokens: int | None = None,
+    sampling: Mapping[str, float] | None = None,
+) -> Path:
+    """Write `values`, given as a safetensors file would hold them; matrices in `encoding` where their rows allow it.
+
+    `split_experts` writes gate and up apart, `extra` adds tensors, `without` leaves some out, `tokens` adds token
+    arrays of that length.
+    """
+    writer = GGUFWriter(path, spec.family)
+    _add_metadata(writer, spec)
+    if tokens is not None:
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list([f"t{index}" for index in range(tokens)])
+        writer.add_token_scores([-float(index) for index in range(tokens)])
+        writer.add_token_types([1] * tokens)
+    for key, value in (sampling or {}).items():
+        if isinstance(value, int):
+            writer.add_int32(f"general.sampling.{key}", value)
+        else:
+            writer.add_float32(f"general.sampling.{key}", value)
+    for name, tensor in stored_tensors(spec, values, split_experts).items():
+        if name not in without:
+            _add_tensor(writer, name, tensor, encoding)
+    for name, tensor in (extra or {}).items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def stored_tensors(spec: ModelSpec, values: Values, split_experts: bool = False) -> dict[str, NDArray[np.float32]]:
+    """Return what the file holds under each name: norms with the converter's one added, RoPE divisors."""
+    found: dict[str, NDArray[np.float32]] = {}
+    for tensor, value in values.items():
+        names = tensor.gguf[-1 if split_experts else 0]
+        parts = np.split(value, len(names), axis=tensor.gguf_stack_axis)
+        for name, part in zip(names, parts, strict=True):
+            found[name] = (part - np.float32(tensor.gguf_offset)).astype(np.float32)
+    if spec.family == "gemma4":
+        full = next(layer for layer in spec.layers if layer.kind is LayerKind.FULL)
+        divisors = np.full(full.head_dim // 2, 1e30, dtype=np.float32)
+        divisors[: full.rope.num_rotated_pairs(full.head_dim)] = 1.0
+        found["rope_freqs.weight"] = divisors
+    return found
+
+
+def _add_tensor(writer: GGUFWriter, name: str, tensor: NDArray[np.float32], encoding: str) -> None:
+    kind = GGMLQuantizationType[encoding]
+    if encoding == "F32" or tensor.ndim < 2 or tensor.shape[-1] % 32:
+        writer.add_tensor(name, np.ascontiguousarray(tensor))
+    else:
+        writer.add_tensor(name, quantize(np.ascontiguousarray(tensor), kind), raw_dtype=kind)
+
+
+def _add_metadata(writer: GGUFWriter, spec: ModelSpec) -> None:
+    full = next(layer for layer in spec.layers if layer.kind is LayerKind.FULL)
+    sliding = next(layer for layer in spec.layers if layer.kind is LayerKind.SLIDING)
+    assert sliding.window is not None
+    writer.add_context_length(spec.max_context)
+    writer.add_embedding_length(spec.hidden_size)
+    writer.add_block_count(spec.num_layers)
+    writer.add_feed_forward_length([layer.feed_forward_width for layer in spec.layers])
+    writer.add_head_count(full.num_query_heads)
+    writer.add_head_count_kv([layer.num_kv_heads for layer in spec.layers])
+    writer.add_layer_norm_rms_eps(spec.norm_eps)
+    writer.add_key_length(full.head_dim)
+    writer.add_value_length(full.head_dim)
+    writer.add_rope_freq_base(full.rope.theta)
+    writer.add_sliding_window(sliding.window)
+    writer.add_sliding_window_pattern([layer.kind is LayerKind.SLIDING for layer in spec.layers])
+    if spec.final_softcap is not None:
+        writer.add_final_logit_softcapping(spec.final_softcap)
+    if full.attention_softcap is not None:
+        writer.add_attn_logit_softcapping(full.attention_softcap)
+    if full.rope.kind == "linear":
+        writer.add_string(f"{spec.family}.rope.scaling.type", "linear")
+        writer.add_rope_scaling_factor(full.rope.factor)
+    if spec.family != "gemma4":
+        return
+    writer.add_uint32("gemma4.attention.key_length_swa", sliding.head_dim)
+    writer.add_uint32("gemma4.attention.value_length_swa", sliding.head_dim)
+    writer.add_float32("gemma4.rope.freq_base_swa", sliding.rope.theta)
+    writer.add_uint32("gemma4.attention.shared_kv_layers", sum(layer.kv_source != layer.index for layer in spec.layers))
+    if spec.per_layer_inputs is not None:
+        writer.add_uint32("gemma4.embedding_length_per_layer_input", spec.per_layer_inputs.width)
+    if full.experts is not None:
+        writer.add_expert_count(full.experts.num_experts)
+        writer.add_expert_used_count(full.experts.num_experts_per_token)
+        writer.add_expert_feed_forward_length(full.experts.width)
