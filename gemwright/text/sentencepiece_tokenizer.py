@@ -127,10 +127,9 @@ def _varint(value: int) -> bytes:
 def _key(vocabulary: GgufVocabulary) -> bytes:
     """A digest of all that the model is built from."""
     digest = hashlib.blake2b(_FORMAT, digest_size=_DIGEST_BYTES)
-    lengths = np.fromiter(map(len, vocabulary.pieces), np.int64, len(vocabulary.pieces))
-    for part in (lengths, vocabulary.types, vocabulary.scores):
-        digest.update(np.ascontiguousarray(part).tobytes())
-    digest.update(b"".join(vocabulary.pieces))
+    for numbers in (vocabulary.types, vocabulary.scores):
+        digest.update(np.ascontiguousarray(numbers).tobytes())
+    digest.update(b"\xff".join(vocabulary.pieces))  # a byte that UTF-8 does not have
     return digest.digest()
 
 
