@@ -72,8 +72,8 @@ def match_safetensors(spec: ModelSpec, stored: Mapping[str, StoredTensor], where
     usual_prefix = prefixes.most_common(1)[0][0] if prefixes else ""
     missing = [("" if wanted[name].at_root else usual_prefix) + name for name in wanted if name not in found]
     _check_complete(where, missing, left_over)
-    for plain, tensor in wanted.items():
-        _check_tensor(spec, tensor, found[plain], tensor.shape)
+    for plain, spec_tensor in wanted.items():
+        _check_tensor(spec, spec_tensor, found[plain], spec_tensor.shape)
     dropped = {plain: found[plain] for plain in unused if plain in found}
     for plain, tensor in dropped.items():
         _check_shape(tensor, unused[plain].shape)

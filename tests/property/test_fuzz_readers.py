@@ -5,13 +5,15 @@ The seed of a run is printed; GEMWRIGHT_FUZZ_SEED replays it.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import os
 import random
+import resource
 import struct
 import time
-import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from gemwright.loading.gguf import GgufCheckpoint, open_gguf
 from gemwright.loading.safetensors import SafetensorsCheckpoint, open_safetensors
 
 NUM_MUTANTS = 10_000
-MEMORY_LIMIT_BYTES = 8 << 20
+MEMORY_LIMIT_BYTES = 64 << 20
 SECONDS_LIMIT = 10.0
 
 Mutate = Callable[[random.Random], bytes]
@@ -57,6 +59,18 @@ def scramble(rng: random.Random, content: bytes) -> bytes:
     return bytes(changed)
 
 
+@contextlib.contextmanager
+def limited_memory() -> Iterator[None]:
+    """Make an allocation that takes this process past MEMORY_LIMIT_BYTES more than it has raise MemoryError."""
+    own_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (own_bytes + MEMORY_LIMIT_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def survive(
     path: Path, mutate: Mutate, look: Callable[[], None], capsys: pytest.CaptureFixture[str], min_refused: int
 ) -> None:
@@ -66,10 +80,11 @@ def survive(
         print(f"\n{path.name}: {NUM_MUTANTS} mutants, GEMWRIGHT_FUZZ_SEED={seed}")
     num_refused = 0
     slowest_seconds = 0.0
-    tracemalloc.start()
-    try:
+    with limited_memory():
         for case in range(NUM_MUTANTS):
             content = mutate(random.Random(f"{seed}/{case}"))
+            # A new file, not the old one cut and written over, which some file systems bring to the disk at once.
+            path.unlink()
             path.write_bytes(content)
             begun = time.process_time()
             try:
@@ -81,10 +96,6 @@ def survive(
             except BaseException as error:
                 pytest.fail(f"seed {seed}, case {case}: {error!r} from {content!r}")
             slowest_seconds = max(slowest_seconds, time.process_time() - begun)
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < MEMORY_LIMIT_BYTES, f"seed {seed}"
     assert slowest_seconds < SECONDS_LIMIT, f"seed {seed}"
     assert min_refused <= num_refused < NUM_MUTANTS, f"seed {seed}: the mutants test nothing"
 
@@ -246,7 +257,7 @@ def change_json(rng: random.Random, value: Any, size: int) -> None:
     elif type(inner) is int and rng.random() < 0.7:
         value[key] = numbers(rng, inner, size)
     else:
-        value[key] = rng.choice(ODD_VALUES)
+        value[key] = copy.deepcopy(rng.choice(ODD_VALUES))
 
 
 def change_text(rng: random.Random, text: bytes) -> bytes:
