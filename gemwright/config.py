@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from gemwright.errors import RequestError, UnsupportedError
@@ -22,7 +23,7 @@ class EngineConfig:
     kernels: str = "auto"
     """`--kernels auto|reference`: which backend computes."""
     threads: int | None = None
-    """`--threads N`: CPU threads; left out, as many as this process may use."""
+    """`--threads N`: CPU threads; left out, OMP_NUM_THREADS or the cores this process may run on."""
     max_model_len: int | None = None
     """`--max-model-len N`: the longest prompt and answer together, in tokens; left out, the model's own context,
     lowered to what the K/V pool holds."""
@@ -48,8 +49,10 @@ class EngineConfig:
             )
         _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         _one_of("kernels", self.kernels, KERNELS)
-        if self.device != "cpu" and self.device.partition(":")[0] != "cuda":
+        if type(self.device) is not str or re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
             raise UnsupportedError("unknown device", value=self.device, limit="cpu, cuda, cuda:N")
+        if type(self.allow_unknown_config_keys) is not bool:
+            raise RequestError("allow_unknown_config_keys", value=self.allow_unknown_config_keys, limit="true or false")
         for field in fields(self):
             value = getattr(self, field.name)
             if str(field.type).startswith("int") and value is not None:

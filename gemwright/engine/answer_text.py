@@ -19,7 +19,11 @@ class TextDecoder(Protocol):
 
 
 class AnswerText:
-    """Collects text and watches for stop strings."""
+    """Collects text and watches for stop strings.
+
+    The stop string that is complete first ends the text, the longest one if several are: so where the text ends does
+    not depend on how it is cut into tokens.
+    """
 
     def __init__(self, decoder: TextDecoder, stop: Sequence[str]) -> None:
         self._decoder = decoder
@@ -43,7 +47,7 @@ class AnswerText:
         """Add a token; returns whether a stop string is now complete, in which case `text` ends before it."""
         return self._add(self._decoder.push([token_id]), may_stop)
 
-    def finish(self, *, may_stop: bool = True) -> None:
+    def finish(self, *, may_stop: bool) -> None:
         """Add what the decoder still holds."""
         if not self.stopped:
             self._add(self._decoder.finish(), may_stop)
@@ -53,9 +57,9 @@ class AnswerText:
         known = len(self.text)
         self.text += piece
         if may_stop and piece:
-            places = [self.text.find(stop, max(0, known - len(stop) + 1)) for stop in self._stop]
-            found = [place for place in places if place >= 0]
+            begins = [self.text.find(stop, max(0, known - len(stop) + 1)) for stop in self._stop]
+            found = [(begin + len(stop), begin) for begin, stop in zip(begins, self._stop, strict=True) if begin >= 0]
             if found:
-                self.text = self.text[: min(found)]
+                self.text = self.text[: min(found)[1]]
                 self.stopped = True
         return self.stopped

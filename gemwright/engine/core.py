@@ -5,8 +5,10 @@ Knows token ids and rows of logits; neither files nor the shape of a model.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +49,7 @@ class EngineCore:
     ) -> None:
         self.runner = runner
         self.limits = limits
-        self.eos_token_ids = frozenset(eos_token_ids)
+        self.eos_token_ids = frozenset(token_id for token_id in eos_token_ids if token_id < limits.vocab_size)
         self.make_decoder = make_decoder
         self.blocks = BlockManager(runner.layout)
         self.scheduler = Scheduler(self.blocks, step_tokens=limits.step_tokens, max_num_seqs=limits.max_num_seqs)
@@ -60,14 +62,11 @@ class EngineCore:
         without a tokenizer."""
         if len(prompt_token_ids) == 0:
             raise RequestError("the prompt is empty", limit="at least one token", remedy="give a prompt or ids")
-        bad = [token_id for token_id in prompt_token_ids if not 0 <= token_id < self.limits.vocab_size]
-        if bad:
-            raise RequestError(
-                "prompt_token_ids", value=bad[0], limit=f"0 to {self.limits.vocab_size - 1}, the model's vocabulary"
-            )
-        for name, ids in (("stop_token_ids", params.stop_token_ids),):
-            if any(token_id >= self.limits.vocab_size for token_id in ids):
-                raise RequestError(name, value=list(ids), limit=f"below the vocabulary of {self.limits.vocab_size}")
+        for name, ids in (("prompt_token_ids", prompt_token_ids), ("stop_token_ids", params.stop_token_ids)):
+            for token_id in ids:
+                if not _is_integer(token_id) or not 0 <= token_id < self.limits.vocab_size:
+                    limit = f"integers from 0 to {self.limits.vocab_size - 1}, the model's vocabulary"
+                    raise RequestError(name, value=repr(token_id), limit=limit)
         if len(prompt_token_ids) >= self.limits.max_model_len:
             raise RequestError(
                 "the prompt leaves no room for an answer",
@@ -81,9 +80,11 @@ class EngineCore:
     def add(self, prompt_token_ids: Sequence[int], params: SamplingParams, seed: int) -> list[Request]:
         """Queue a prompt and return its requests, one an answer."""
         self.check(prompt_token_ids, params)
+        ids = tuple(int(token_id) for token_id in prompt_token_ids)
+        max_num_tokens = min(len(ids) + params.max_tokens, self.limits.max_model_len) - 1
         requests = []
         for answer_index in range(params.n):
-            request = Request(self._next_id, tuple(prompt_token_ids), params, seed, answer_index)
+            request = Request(self._next_id, ids, params, seed, max_num_tokens, answer_index)
             self._next_id += 1
             if self.make_decoder is not None:
                 self._texts[request.request_id] = AnswerText(self.make_decoder(), params.stop)
@@ -103,13 +104,14 @@ class EngineCore:
 
     def forget(self, request: Request) -> None:
         """Drop a request: abort it if it is not finished, and let its text go."""
-        if request.finish_reason is None:
-            self.scheduler.finish(request)
+        self.scheduler.finish(request)
         self._texts.pop(request.request_id, None)
 
     def step(self) -> list[Request]:
-        """Run one step and return the requests that gained a token."""
+        """Run one step and return the requests that gained a token; does nothing when there is no work."""
         scheduled = self.scheduler.schedule()
+        if not scheduled:
+            return []
         rows = self._execute(scheduled)
         self.num_steps += 1
         return self._update(scheduled, rows)
@@ -153,7 +155,7 @@ class EngineCore:
     def _append(self, request: Request, logits: NDArray[np.float32]) -> None:
         params = request.params
         stops = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
-        may_stop = len(request.token_ids) + 1 >= params.min_tokens
+        may_stop = len(request.token_ids) >= params.min_tokens
         token = choose_token(
             logits,
             params,
@@ -164,21 +166,28 @@ class EngineCore:
             forbidden=() if may_stop else sorted(stops),
         )
         request.token_ids.append(token)
+        request.last_token_at = time.perf_counter()
+        request.first_token_at = request.first_token_at or request.last_token_at
         if params.logprobs is not None:
             request.logprobs.append(best_logprobs(logits, params.logprobs, token))
         answer = self._texts.get(request.request_id)
         stopped = answer is not None and token not in stops and answer.push(token, may_stop=may_stop)
         if token in stops or stopped:
-            self._finish(request, FinishReason.STOP)
+            self._finish(request, FinishReason.STOP, may_stop)
         elif len(request.token_ids) == params.max_tokens or request.num_known == self.limits.max_model_len:
-            self._finish(request, FinishReason.LENGTH)
+            self._finish(request, FinishReason.LENGTH, may_stop)
 
-    def _finish(self, request: Request, reason: FinishReason) -> None:
+    def _finish(self, request: Request, reason: FinishReason, may_stop: bool) -> None:
         answer = self._texts.get(request.request_id)
         if answer is not None:
-            answer.finish()
+            answer.finish(may_stop=may_stop)
         request.finish_reason = FinishReason.STOP if answer is not None and answer.stopped else reason
         self.scheduler.finish(request)
+
+
+def _is_integer(value: object) -> bool:
+    """Whether a value is an integer, numpy's included."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _num_logit_rows(item: ScheduledRequest) -> int:

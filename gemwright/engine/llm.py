@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from gemwright.engine.core import EngineCore, EngineLimits
 from gemwright.engine.request import Request, SamplingParams
 from gemwright.engine.result import Choice, Completion, Memory, Timing, Usage
 from gemwright.engine.start import start_engine
-from gemwright.errors import RequestError
+from gemwright.errors import CheckpointError, RequestError
 from gemwright.loading.checkpoint import open_checkpoint
 from gemwright.loading.default_model import cache_folder
 from gemwright.loading.resolve import resolve_model
@@ -47,6 +49,8 @@ class LLM:
         self.model = path.name if model is None else str(model)
         self.spec = checkpoint.spec
         self.generation_config = checkpoint.generation_config
+        eos_token_ids = stop_ids(self.generation_config, self.spec.eos_token_ids)
+        sampling_defaults(self.generation_config)
         tokenizer = load_tokenizer(
             checkpoint.folder, gguf_metadata=checkpoint.gguf_metadata, cache_dir=cache_folder() / "tokenizers"
         )
@@ -60,7 +64,7 @@ class LLM:
                 min(config.step_tokens(), self.engine.max_model_len),
                 config.max_num_seqs,
             ),
-            stop_ids(self.generation_config, self.spec.eos_token_ids),
+            eos_token_ids,
             None if tokenizer is None else lambda: Detokenizer(tokenizer),
         )
         self.load_seconds = time.perf_counter() - started_at
@@ -71,7 +75,7 @@ class LLM:
         Raises RequestError for a choice that greedy decoding would ignore.
         """
         defaults = sampling_defaults(self.generation_config)
-        greedy = (overrides.get("temperature", defaults["temperature"])) == 0
+        greedy = overrides.get("temperature", defaults["temperature"]) == 0
         ignored = [name for name in ("top_k", "top_p", "min_p", "seed") if greedy and overrides.get(name) is not None]
         if ignored:
             raise RequestError(
@@ -97,59 +101,60 @@ class LLM:
         A prompt is text or token ids, ids being used as given. All prompts are checked before any is run.
         """
         params = params or self.sampling_params()
-        prompt_ids = [self.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in _as_list(prompts)]
+        prompt_ids = [self._prompt_ids(prompt) for prompt in _as_list(prompts)]
         for ids in prompt_ids:
             self.core.check(ids, params)
         started_at = time.perf_counter()
-        groups = [self.core.add(ids, params, _seed(params)) for ids in prompt_ids]
-        requests = [request for group in groups for request in group]
-        first_at: dict[int, float] = {}
-        last_at: dict[int, float] = {}
+        groups: list[list[Request]] = []
         try:
-            while self.core.scheduler.has_work:
-                for request in self.core.step():
-                    last_at[request.request_id] = time.perf_counter()
-                    first_at.setdefault(request.request_id, last_at[request.request_id])
-            return [self._completion(group, started_at, first_at, last_at) for group in groups]
+            for ids in prompt_ids:
+                groups.append(self.core.add(ids, params, _seed(params)))
+            while any(request.finish_reason is None for group in groups for request in group):
+                self.core.step()
+            return [self._completion(group, started_at) for group in groups]
         finally:
-            for request in requests:
+            for request in itertools.chain.from_iterable(groups):
                 self.core.forget(request)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str | Completion]:
         """Answer one prompt: yield its text in pieces as it comes, then the completion.
 
         Text that a stop string might still cut is held back, so the pieces join to the completion's text. Takes one
-        answer (n = 1); closing the iterator aborts the request.
+        answer (n = 1); closing the iterator aborts the request. Several streams may be read in turns: each step serves
+        all of them.
         """
         params = params or self.sampling_params()
         if params.n != 1:
             raise RequestError("a stream is one answer", value=params.n, limit="n = 1", remedy="use generate")
-        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        ids = self._prompt_ids(prompt)
         started_at = time.perf_counter()
         (request,) = self.core.add(ids, params, _seed(params))
-        times: list[float] = []
         shown = 0
         try:
-            while request.finish_reason is None:
-                if self.core.step():
-                    times.append(time.perf_counter())
-                    text = self.core.settled_text(request)
-                    if len(text) > shown:
-                        yield text[shown:]
-                        shown = len(text)
-            yield self._completion(
-                [request], started_at, {request.request_id: times[0]}, {request.request_id: times[-1]}
-            )
+            while True:
+                text = self.core.settled_text(request)
+                if len(text) > shown:
+                    yield text[shown:]
+                    shown = len(text)
+                if request.finish_reason is not None:
+                    break
+                self.core.step()
+            yield self._completion([request], started_at)
         finally:
             self.core.forget(request)
 
-    def _completion(
-        self, group: Sequence[Request], started_at: float, first_at: Mapping[int, float], last_at: Mapping[int, float]
-    ) -> Completion:
+    def _prompt_ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self.encode(prompt)
+        if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
+            raise RequestError("a prompt is text or a list of token ids", value=repr(prompt)[:80])
+        return list(prompt)
+
+    def _completion(self, group: Sequence[Request], started_at: float) -> Completion:
         first = group[0]
         num_tokens = sum(len(request.token_ids) for request in group)
-        begin = min(first_at[request.request_id] for request in group)
-        seconds = max(last_at[request.request_id] for request in group) - begin
+        begin = min(request.first_token_at or started_at for request in group)
+        seconds = max(request.last_token_at or started_at for request in group) - begin
         later = num_tokens - len(group)
         return Completion(
             model=self.model,
@@ -175,24 +180,36 @@ def _seed(params: SamplingParams) -> int:
 
 
 def stop_ids(generation_config: Mapping[str, Any], spec_eos: Sequence[int]) -> tuple[int, ...]:
-    """Return every id the model itself stops at: those of the generation config and those of the config."""
-    listed = generation_config.get("eos_token_id", ())
-    listed = [listed] if isinstance(listed, int) else list(listed or ())
-    return tuple(dict.fromkeys([*listed, *spec_eos]))
+    """Return every id the model itself stops at: those of the generation config and those of the config. Raises
+    CheckpointError for what is no id."""
+    listed = generation_config.get("eos_token_id")
+    ids = listed if isinstance(listed, list) else [] if listed is None else [listed]
+    if any(type(token_id) is not int or token_id < 0 for token_id in ids):
+        raise CheckpointError("the model's generation defaults: eos_token_id", value=listed, limit="token ids")
+    return tuple(dict.fromkeys([*ids, *spec_eos]))
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling fields a generation config sets; temperature 0 unless it says do_sample."""
+    """Return the sampling fields a generation config sets; temperature 0 unless it says do_sample. Raises
+    CheckpointError for a value that cannot be used."""
     if not generation_config.get("do_sample", False):
         return {"temperature": 0.0}
     defaults: dict[str, Any] = {"temperature": 1.0}
     for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
         if generation_config.get(name) is not None:
             defaults[name] = generation_config[name]
+    try:
+        SamplingParams(**defaults)
+    except RequestError as error:
+        raise CheckpointError(
+            f"the model's generation defaults: {error.what}", value=error.value, limit=error.limit
+        ) from None
     return defaults
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]  # one prompt of ids
-    return list(prompts)  # type: ignore[arg-type]
+    """Return a list of prompts; text and a list of ids are one prompt."""
+    if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Iterable):
+        return [prompts]
+    items = list(prompts)
+    return [items] if items and isinstance(items[0], Integral) else items  # type: ignore[list-item,return-value]

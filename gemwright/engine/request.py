@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from gemwright.errors import RequestError
+
+MAX_TEMPERATURE = 1e9
+"""All tokens are equally likely long before."""
+
+MAX_REPETITION_PENALTY = 100.0
+"""Beyond it, and below its inverse, a penalized logit could leave the range of float32."""
 
 
 class FinishReason(StrEnum):
@@ -22,7 +28,8 @@ class SamplingParams:
     """How to choose tokens. The names and meanings are those of the OpenAI and vLLM interfaces.
 
     temperature 0 is greedy. top_k 0 and top_p 1 are off. Without a seed one is drawn at random. `stop` strings end the
-    answer before them, `stop_token_ids` after them; `ignore_eos` goes on past the model's own stop ids.
+    answer before them, `stop_token_ids` after them; `ignore_eos` goes on past the model's own stop ids. The first
+    `min_tokens` tokens neither are stop ids nor complete a stop string. `logprobs` 0 gives the chosen token's alone.
     """
 
     max_tokens: int = 256
@@ -44,22 +51,16 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         stop: Any = self.stop
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        for field_ in fields(self):
-            value = getattr(self, field_.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise RequestError(field_.name, value=value, limit="a finite number")
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else _as_tuple("stop", stop))
+        object.__setattr__(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
         _in_range("max_tokens", self.max_tokens, 1, math.inf, int)
-        _in_range("temperature", self.temperature, 0, math.inf)
+        _in_range("temperature", self.temperature, 0, MAX_TEMPERATURE)
         _in_range("top_k", self.top_k, 0, math.inf, int)
         _in_range("top_p", self.top_p, 0, 1)
         if self.top_p == 0:
             raise RequestError("top_p", value=self.top_p, limit="above 0, up to 1", remedy="use temperature 0")
         _in_range("min_p", self.min_p, 0, 1)
-        _in_range("repetition_penalty", self.repetition_penalty, 0, math.inf)
-        if self.repetition_penalty == 0:
-            raise RequestError("repetition_penalty", value=0, limit="above 0; 1 is off")
+        _in_range("repetition_penalty", self.repetition_penalty, 1 / MAX_REPETITION_PENALTY, MAX_REPETITION_PENALTY)
         _in_range("presence_penalty", self.presence_penalty, -2, 2)
         _in_range("frequency_penalty", self.frequency_penalty, -2, 2)
         _in_range("n", self.n, 1, 128, int)
@@ -67,15 +68,24 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _in_range(name, getattr(self, name), 0, 1000, int)
+        if type(self.ignore_eos) is not bool:
+            raise RequestError("ignore_eos", value=self.ignore_eos, limit="true or false")
         if self.seed is not None:
             _in_range("seed", self.seed, 0, 2**64 - 1, int)
-        if any(not isinstance(text, str) or text == "" for text in self.stop):
+        if any(type(text) is not str or not text for text in self.stop):
             raise RequestError("stop", value=list(self.stop), limit="strings that are not empty")
-        if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in self.stop_token_ids):
+        if any(type(token_id) is not int or token_id < 0 for token_id in self.stop_token_ids):
             raise RequestError("stop_token_ids", value=list(self.stop_token_ids), limit="token ids, 0 or more")
 
 
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise RequestError(name, value=value, limit="a list")
+    return tuple(value)
+
+
 def _in_range(name: str, value: Any, low: float, high: float, kind: type = float) -> None:
+    """Raise RequestError unless value is a number from low to high, which a NaN never is."""
     allowed = (int,) if kind is int else (int, float)
     if isinstance(value, bool) or not isinstance(value, allowed) or not low <= value <= high:
         bound = f"{'an integer' if kind is int else 'a number'} from {low}"
@@ -90,7 +100,7 @@ class TokenLogprob:
     logprob: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """One answer being made. `known` tokens are prompt and answer so far; `num_computed` of them are in the cache."""
 
@@ -98,22 +108,22 @@ class Request:
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     seed: int
+    max_num_tokens: int
+    """The most tokens whose K/V it will ever need: its last token is never fed back."""
     answer_index: int = 0
     token_ids: list[int] = field(default_factory=list)
     num_computed: int = 0
     logprobs: list[tuple[TokenLogprob, ...]] = field(default_factory=list)
     prompt_logprobs: list[tuple[TokenLogprob, ...] | None] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    first_token_at: float | None = None
+    """When its first and its last token came, in seconds of time.perf_counter."""
+    last_token_at: float | None = None
 
     @property
     def num_known(self) -> int:
         """Prompt and answer tokens so far."""
         return len(self.prompt_token_ids) + len(self.token_ids)
-
-    @property
-    def max_num_tokens(self) -> int:
-        """The most tokens whose K/V this request will ever need: its last token is never fed back."""
-        return len(self.prompt_token_ids) + self.params.max_tokens - 1
 
     def known_tokens(self, begin: int, end: int) -> list[int]:
         """Return the known tokens at positions begin..end."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gemwright.memory.kv_layout import KVLayout
 from gemwright.memory.workspace import LOGIT_ROWS
-from gemwright.models.decoder import Decoder
+from gemwright.models.decoder import Decoder, OnLayer
 from gemwright.ops.protocol import Ops, StepInputs
 
 
@@ -21,9 +21,9 @@ class Runner:
         self.decoder = decoder
         self.layout = layout
 
-    def run(self, step: StepInputs) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    def run(self, step: StepInputs, on_layer: OnLayer | None = None) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Compute the step and yield (place in step.logit_rows, logits [V]) of every wanted row, in order."""
-        residual = self.decoder.forward(step, self.layout.group_of_layer)
+        residual = self.decoder.forward(step, self.layout.group_of_layer, on_layer)
         for begin in range(0, len(step.logit_rows), LOGIT_ROWS):
             rows = step.logit_rows[begin : begin + LOGIT_ROWS]
             logits = self.ops.to_numpy(self.decoder.logits(residual, rows))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemwright.engine.request import SamplingParams, TokenLogprob
-from gemwright.errors import GemwrightError
+from gemwright.errors import GemwrightError, RequestError
 
 Logits = NDArray[np.float32]
 
@@ -29,16 +29,20 @@ def choose_token(
     """Return the next token of an answer whose tokens so far are `token_ids`.
 
     The same seed, answer and place give the same random number, whatever runs beside it. `forbidden` ids (stop ids
-    before min_tokens) are never chosen. Raises GemwrightError when the logits are not finite.
+    before min_tokens) are never chosen. Raises GemwrightError when the logits are not finite, RequestError when every
+    token is forbidden.
     """
-    if not np.isfinite(logits).all():
-        raise GemwrightError(
-            "the model's logits are not finite", remedy="use --dtype float32 or check the checkpoint's weights"
-        )
+    _require_finite(logits)
     scores = _penalize(logits, params, prompt_token_ids, token_ids)
     if len(forbidden):
         scores = scores.copy()
         scores[list(forbidden)] = -np.inf
+        if scores.max() == -np.inf:
+            raise RequestError(
+                "every token is a stop id, so min_tokens cannot be reached",
+                value=f"min_tokens {params.min_tokens}",
+                remedy="name fewer stop_token_ids, or set min_tokens to 0",
+            )
     if params.temperature == 0:
         return int(scores.argmax())
     candidates, probabilities = _candidates(scores, params)
@@ -48,7 +52,9 @@ def choose_token(
 
 
 def best_logprobs(logits: Logits, count: int, chosen: int) -> tuple[TokenLogprob, ...]:
-    """Return the `count` most likely tokens, best first, and the chosen one after them if it is not among them."""
+    """Return the `count` most likely tokens, best first (equal ones by rising id), and the chosen one after them if it
+    is not among them. Raises GemwrightError when the logits are not finite."""
+    _require_finite(logits)
     candidates = np.flatnonzero(logits >= _kth_largest(logits, count)) if count else np.empty(0, dtype=np.int64)
     normalizer = log_sum_exp(logits)
     ids = [int(token_id) for token_id in _ordered(logits, candidates)[:count]]
@@ -83,24 +89,31 @@ def _penalize(
 
 
 def _candidates(scores: Logits, params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the ids that may be chosen, most likely first, and their probabilities (not renormalized)."""
+    """Return the ids that may be chosen and their probabilities, not normalized: by rising id, with top_p most likely
+    first. Scores that equal the k-th best all stay; top_p keeps the fewest ids whose probabilities reach it."""
     ids = np.flatnonzero(scores > -np.inf)
     if 0 < params.top_k < len(ids):
         ids = np.flatnonzero(scores >= _kth_largest(scores, params.top_k))
     scaled = scores[ids].astype(np.float64)
-    # Dividing after the maximum is taken off keeps a tiny temperature from overflowing.
-    probabilities = np.exp((scaled - scaled.max()) / params.temperature)
+    with np.errstate(over="ignore"):  # at a tiny temperature all but the best may go to -inf
+        probabilities = np.exp((scaled - scaled.max()) / params.temperature)
     if params.min_p > 0:
         keep = probabilities >= params.min_p
         ids, probabilities = ids[keep], probabilities[keep]
-    if params.top_p < 1 or len(ids) <= 1024:
+    if params.top_p < 1:
         order = np.lexsort((ids, -probabilities))
         ids, probabilities = ids[order], probabilities[order]
-    probabilities = probabilities / probabilities.sum()
-    if params.top_p < 1:
-        count = int(probabilities.cumsum().searchsorted(params.top_p, side="left")) + 1
+        reached = np.cumsum(probabilities / probabilities.sum())
+        count = int(reached.searchsorted(params.top_p, side="left")) + 1
         ids, probabilities = ids[:count], probabilities[:count]
     return ids, probabilities
+
+
+def _require_finite(logits: Logits) -> None:
+    if not np.isfinite(logits).all():
+        raise GemwrightError(
+            "the model's logits are not finite", remedy="use --dtype float32 or check the checkpoint's weights"
+        )
 
 
 def _kth_largest(scores: Logits, count: int) -> np.float32:
@@ -115,7 +128,7 @@ def _ordered(scores: Logits, ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _uniform(seed: int, answer_index: int, place: int) -> float:
-    """Return the random number in [0, 1) of one place of one answer: Philox keyed by seed and answer, counted by
-    place."""
+    """Return the random number in [0, 1) of one place of one answer: the upper 53 bits of the first of the four words
+    of Philox4x64-10 keyed by (seed, answer_index) at counter place + 1, which is numpy's first after `place`."""
     bits = np.random.Philox(key=np.array([seed, answer_index], dtype=np.uint64), counter=place)
     return float(np.random.Generator(bits).random())

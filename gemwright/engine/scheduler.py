@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from gemwright.engine.request import Request
+from gemwright.errors import CapacityError
 from gemwright.memory.block_manager import BlockManager
 
 
@@ -48,21 +49,25 @@ class Scheduler:
             if not self.blocks.try_add(request.request_id, request.max_num_tokens, self.step_tokens):
                 break
             self.running.append(self.waiting.popleft())
+        if self.waiting and not self.running:
+            raise CapacityError(
+                f"request {self.waiting[0].request_id} can never run: the K/V pool is smaller than what it may need",
+                value=f"{self.waiting[0].max_num_tokens} tokens",
+            )
         budget = self.step_tokens
         scheduled = []
         for request in self.running:
             num_tokens = min(request.num_known - request.num_computed, budget)
-            if num_tokens == 0:
-                break
-            self.blocks.grow(request.request_id, request.num_computed + num_tokens)
-            scheduled.append(ScheduledRequest(request, num_tokens))
-            budget -= num_tokens
+            if num_tokens > 0:
+                self.blocks.grow(request.request_id, request.num_computed, request.num_computed + num_tokens)
+                scheduled.append(ScheduledRequest(request, num_tokens))
+                budget -= num_tokens
         return scheduled
 
     def finish(self, request: Request) -> None:
-        """Drop a request, wherever it is, and give back its blocks."""
+        """Drop a request, wherever it is, and give back its blocks; nothing happens if it is nowhere."""
         if request in self.running:
             self.running.remove(request)
             self.blocks.remove(request.request_id)
-        else:
+        elif request in self.waiting:
             self.waiting.remove(request)

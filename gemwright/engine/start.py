@@ -148,10 +148,17 @@ def _make_ops(config: EngineConfig, dtype: ComputeDtype) -> Ops:
     try:
         from gemwright.ops.reference import ReferenceOps
     except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
         raise UnsupportedError(
             "the reference backend needs torch, which is not installed",
             value=f"--kernels {config.kernels}",
             remedy="pip install 'gemwright[torch]'",
         ) from error
-    threads = config.threads or len(os.sched_getaffinity(0))
-    return ReferenceOps(dtype, config.device, threads)
+    return ReferenceOps(dtype, config.device, config.threads or _allowed_threads())
+
+
+def _allowed_threads() -> int:
+    """Return the threads a user allows by OMP_NUM_THREADS, else the cores this process may run on."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) > 0 else len(os.sched_getaffinity(0))

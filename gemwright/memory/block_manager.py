@@ -29,8 +29,8 @@ class _Table:
 class BlockManager:
     """Owns the pools of a layout and the tables of every running request.
 
-    `num_takeback` tokens at the end of a request can be taken back at any time (rejected drafts), so sliding blocks
-    are given back only behind window + num_takeback.
+    A request can go back to where its last step began, and `num_takeback` tokens further (rejected drafts, a step that
+    failed), so sliding blocks are given back only behind window + num_takeback.
     """
 
     def __init__(self, layout: KVLayout, num_takeback: int = 0) -> None:
@@ -39,6 +39,7 @@ class BlockManager:
         self.pools = tuple(BlockPool(group.num_blocks) for group in layout.groups)
         self._tables: dict[int, tuple[_Table, ...]] = {}
         self._num_tokens: dict[int, int] = {}
+        self._earliest: dict[int, int] = {}
         self._promised: dict[int, tuple[int, ...]] = {}
 
     @property
@@ -60,46 +61,53 @@ class BlockManager:
         self._promised[request_id] = needed
         self._tables[request_id] = tuple(_Table() for _ in self.layout.groups)
         self._num_tokens[request_id] = 0
+        self._earliest[request_id] = 0
         return True
 
-    def missing_blocks(self, request_id: int, num_tokens: int) -> tuple[int, ...]:
-        """Return for every group how many blocks `grow` to `num_tokens` would take from its pool."""
-        wanted = -(-num_tokens // self.layout.block_size)
-        return tuple(max(0, wanted - len(table.blocks)) for table in self._tables[request_id])
+    def grow(self, request_id: int, begin: int, end: int) -> None:
+        """Make room for a step that computes the positions begin..end, first giving back the blocks that no query at
+        `begin`, or up to num_takeback before it, can see.
 
-    def grow(self, request_id: int, num_tokens: int) -> None:
-        """Make room for positions below `num_tokens`, first giving back what this step cannot see any more.
-
-        Raises CapacityError, with every table as before, when a pool is short.
+        Raises CapacityError, with everything as before, when a pool is short. A request that keeps to the lengths it
+        was added with never meets that.
         """
-        self.free_behind_window(request_id)
-        missing = self.missing_blocks(request_id, num_tokens)
-        for group, pool, count in zip(self.layout.groups, self.pools, missing, strict=True):
-            if count > pool.num_free:
+        if not self._earliest[request_id] <= begin <= min(end, self._num_tokens[request_id]):
+            raise ValueError(
+                f"request {request_id} cannot go on with positions {begin} to {end}: it holds the keys that queries "
+                f"from {self._earliest[request_id]} to {self._num_tokens[request_id]} see"
+            )
+        earliest = max(self._earliest[request_id], begin - self.num_takeback)
+        wanted = -(-end // self.layout.block_size)
+        changes: list[tuple[_Table, BlockPool, int, int]] = []
+        for group, table, pool in zip(self.layout.groups, self._tables[request_id], self.pools, strict=True):
+            num_freed = _first_visible(group, earliest) // group.block_size
+            num_missing = max(0, wanted - len(table.blocks))
+            num_usable = pool.num_free + pool.count_last_references(table.blocks[table.num_freed : num_freed])
+            if num_missing > num_usable:
                 raise CapacityError(
                     f"not enough free {group.kind} blocks for request {request_id}",
-                    value=f"{count} wanted",
-                    limit=f"{pool.num_free} free of {group.num_blocks}",
+                    value=f"{num_missing} wanted",
+                    limit=f"{num_usable} free of {group.num_blocks}",
                 )
-        for table, pool, count in zip(self._tables[request_id], self.pools, missing, strict=True):
-            table.blocks.extend(pool.take(count))
-        self._num_tokens[request_id] = num_tokens
-
-    def free_behind_window(self, request_id: int) -> None:
-        """Give back sliding blocks that no query at or after the request's end, less num_takeback, can see."""
-        end = self._num_tokens[request_id] - self.num_takeback
-        for group, table, pool in zip(self.layout.groups, self._tables[request_id], self.pools, strict=True):
-            first = _first_visible(group, end) // group.block_size
-            if first > table.num_freed:
-                pool.release(table.blocks[table.num_freed : first])
-                table.blocks[table.num_freed : first] = [NO_BLOCK] * (first - table.num_freed)
-                table.num_freed = first
+            changes.append((table, pool, num_freed, num_missing))
+        for table, pool, num_freed, num_missing in changes:
+            if num_freed > table.num_freed:
+                pool.release(table.blocks[table.num_freed : num_freed])
+                table.blocks[table.num_freed : num_freed] = [NO_BLOCK] * (num_freed - table.num_freed)
+                table.num_freed = num_freed
+            table.blocks.extend(pool.take(num_missing))
+        self._earliest[request_id] = earliest
+        self._num_tokens[request_id] = max(end, self._num_tokens[request_id])
 
     def take_back(self, request_id: int, num_tokens: int) -> None:
-        """Drop the request's last `num_tokens` tokens (at most num_takeback) and the blocks only they used."""
-        if not 0 <= num_tokens <= min(self.num_takeback, self._num_tokens[request_id]):
-            raise ValueError(f"cannot take back {num_tokens} tokens, at most {self.num_takeback} can be")
+        """Drop the request's last `num_tokens` tokens and the blocks only they used. Raises ValueError beyond
+        num_takeback tokens before the begin of the last step."""
         length = self._num_tokens[request_id] - num_tokens
+        if num_tokens < 0 or length < self._earliest[request_id]:
+            raise ValueError(
+                f"cannot take back {num_tokens} of request {request_id}'s {self._num_tokens[request_id]} tokens: "
+                f"keys are held for queries from {self._earliest[request_id]} on"
+            )
         wanted = -(-length // self.layout.block_size)
         for table, pool in zip(self._tables[request_id], self.pools, strict=True):
             pool.release(table.blocks[wanted:])
@@ -110,7 +118,7 @@ class BlockManager:
         """Give back everything a request holds."""
         for table, pool in zip(self._tables.pop(request_id), self.pools, strict=True):
             pool.release(table.held)
-        del self._num_tokens[request_id], self._promised[request_id]
+        del self._num_tokens[request_id], self._earliest[request_id], self._promised[request_id]
 
     def table(self, request_id: int, group: int) -> list[int]:
         """Return the block table of one group: block numbers by position // block_size, NO_BLOCK where given back."""
@@ -121,9 +129,16 @@ class BlockManager:
         return self._num_tokens[request_id]
 
     def check(self) -> None:
-        """Raise AssertionError unless every pool's counts are those of the tables."""
+        """Raise AssertionError unless every pool's counts are those of the tables, every table covers its request, and
+        none holds more than was promised."""
         for index, pool in enumerate(self.pools):
             pool.check(block for tables in self._tables.values() for block in tables[index].held)
+        for request_id, tables in self._tables.items():
+            wanted = -(-self._num_tokens[request_id] // self.layout.block_size)
+            for table, promised in zip(tables, self._promised[request_id], strict=True):
+                assert len(table.blocks) == wanted, f"request {request_id} has a table of another length"
+                assert NO_BLOCK not in table.held, f"request {request_id} lacks a block"
+                assert len(table.held) <= promised, f"request {request_id} holds more than it was promised"
 
 
 def _first_visible(group: KVGroup, position: int) -> int:

@@ -22,7 +22,7 @@ class BlockPool:
         return len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """Hand out `count` blocks, each with one reference; raises CapacityError, taking none, when too few are free."""
+        """Hand out `count` blocks, each with one reference; raises CapacityError, and takes none, for too few."""
         if count > len(self._free):
             raise CapacityError("not enough free K/V blocks", value=f"{count} wanted", limit=f"{len(self._free)} free")
         blocks = [self._free.popleft() for _ in range(count)]
@@ -32,18 +32,20 @@ class BlockPool:
 
     def share(self, block: int) -> None:
         """Add a reference to a block that is held."""
-        if self._num_references[block] == 0:
-            raise ValueError(f"block {block} is free and cannot be shared")
+        self._require_held(block)
         self._num_references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
         """Drop one reference of each block; the last one frees it."""
         for block in blocks:
-            if self._num_references[block] == 0:
-                raise ValueError(f"block {block} is already free")
+            self._require_held(block)
             self._num_references[block] -= 1
             if self._num_references[block] == 0:
                 self._free.append(block)
+
+    def count_last_references(self, blocks: Iterable[int]) -> int:
+        """Return how many of these different blocks `release` would free."""
+        return sum(self._num_references[block] == 1 for block in blocks)
 
     def check(self, held: Iterable[int]) -> None:
         """Raise AssertionError unless the counts are exactly those of `held` (each holder's blocks, with repeats)."""
@@ -54,3 +56,7 @@ class BlockPool:
         free = set(self._free)
         assert len(free) == len(self._free), "a block is free twice"
         assert free == {block for block, count in enumerate(counts) if count == 0}, "free + used is not the pool"
+
+    def _require_held(self, block: int) -> None:
+        if not 0 <= block < self.num_blocks or self._num_references[block] == 0:
+            raise ValueError(f"block {block} of {self.num_blocks} is held by nobody")

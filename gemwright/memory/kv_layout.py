@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gemwright.errors import CapacityError, RequestError
+from gemwright.errors import CapacityError, UnsupportedError
 from gemwright.memory.dtypes import DTYPE_BYTES, ComputeDtype
 from gemwright.spec.model_spec import LayerKind, LayerSpec, ModelSpec
 
@@ -90,7 +90,7 @@ def group_layers(spec: ModelSpec, block_size: int, dtype: ComputeDtype) -> KVLay
     members: list[list[LayerSpec]] = []
     for layer in spec.layers:
         if layer.kv_source is None:
-            raise RequestError(
+            raise UnsupportedError(
                 f"layer {layer.index} reads the cache of another model",
                 remedy="a drafter has no cache of its own; load its target",
             )
@@ -152,11 +152,15 @@ def plan_layout(
             limit=f"{budget_bytes} bytes allowed",
             remedy="lower --max-model-len or --max-num-batched-tokens, or raise --kv-cache-memory-bytes",
         )
-    for num_requests in range(max_num_seqs, 0, -1):
-        candidate = _with_blocks(layout, max_model_len, step_tokens, num_sliding=num_requests, num_full=1)
-        if candidate.total_bytes <= budget_bytes:
-            return _grow_full(candidate, budget_bytes, max_model_len, step_tokens, max_num_seqs)
-    raise AssertionError("one request fits, so the loop returns")
+    sliding_bytes = sum(
+        group.blocks_for_request(max_model_len, step_tokens) * group.block_bytes
+        for group in layout.groups
+        if group.window is not None
+    )
+    num_more = (budget_bytes - needed) // sliding_bytes if sliding_bytes else max_num_seqs
+    num_sliding = min(max_num_seqs, 1 + num_more)
+    layout = _with_blocks(layout, max_model_len, step_tokens, num_sliding=num_sliding, num_full=1)
+    return _grow_full(layout, budget_bytes, max_model_len, step_tokens, max_num_seqs)
 
 
 def longest_request(layout: KVLayout, budget_bytes: int, limit: int, step_tokens: int) -> int:

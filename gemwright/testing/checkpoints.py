@@ -19,6 +19,9 @@ from gemwright.spec.weights import TensorSpec, list_tensors, list_unused_tensors
 from gemwright.testing.tiny_configs import TINY_CONFIGS
 from gemwright.testing.tokenizer_files import write_byte_tokenizer
 
+_CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+"""What a safetensors header calls each dtype."""
+
 
 def write_tiny_checkpoint(
     name: str,
@@ -32,9 +35,11 @@ def write_tiny_checkpoint(
 ) -> Path:
     """Write the tiny Gemma `name` of TINY_CONFIGS into `folder` (created if missing) and return the folder.
 
-    `dtype` is "float32" or "bfloat16"; `prefix` is put before the language model's tensor names; `with_unused` adds
-    the dead K/V tensors that some published files hold; `overrides` replaces fields of the config.
+    `dtype` is "float32", "bfloat16" or "float16"; `prefix` is put before the language model's tensor names;
+    `with_unused` adds the dead K/V tensors that some published files hold; `overrides` replaces fields of the config.
     """
+    if name not in TINY_CONFIGS:
+        raise ValueError(f"no tiny Gemma is called {name!r}; there are {', '.join(TINY_CONFIGS)}")
     config = {**TINY_CONFIGS[name], **(overrides or {})}
     config.pop("torch_dtype", None)
     config["dtype"] = dtype
@@ -72,14 +77,18 @@ def random_tensors(spec: ModelSpec, seed: int) -> dict[TensorSpec, NDArray[np.fl
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, NDArray[np.float32]], dtype: str = "float32") -> None:
-    """Write a safetensors file with all tensors in one dtype, "float32" or "bfloat16" (rounded to nearest even)."""
+    """Write a safetensors file with all tensors in one dtype: "float32", or "bfloat16" or "float16" (rounded to nearest
+    even)."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     parts: list[bytes] = []
     offset = 0
     for name, values in tensors.items():
         data = encode(values, dtype)
-        code = "F32" if dtype == "float32" else "BF16"
-        header[name] = {"dtype": code, "shape": list(values.shape), "data_offsets": [offset, offset + len(data)]}
+        header[name] = {
+            "dtype": _CODES[dtype],
+            "shape": list(values.shape),
+            "data_offsets": [offset, offset + len(data)],
+        }
         offset += len(data)
         parts.append(data)
     text = json.dumps(header).encode()
@@ -88,9 +97,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, NDArray[np.float32]], dt
 
 
 def encode(values: NDArray[np.float32], dtype: str) -> bytes:
-    """Return the bytes of values as "float32" or "bfloat16"."""
-    if dtype == "float32":
-        return values.astype("<f4").tobytes()
+    """Return the bytes of values as "float32", "bfloat16" or "float16"; raises ValueError for another dtype."""
+    if dtype not in _CODES:
+        raise ValueError(f"dtype {dtype!r} is none of {', '.join(_CODES)}")
+    if dtype != "bfloat16":
+        return values.astype("<f4" if dtype == "float32" else "<f2").tobytes()
     bits = np.ascontiguousarray(values, dtype="<f4").view("<u4").astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return rounded.astype("<u2").tobytes()

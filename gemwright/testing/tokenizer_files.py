@@ -37,7 +37,7 @@ def write_byte_tokenizer(folder: Path, vocab_size: int) -> None:
     names[107] = "\n"
     names.update({FIRST_BYTE_ID + byte: f"<0x{byte:02X}>" for byte in range(256)})
     names[FIRST_BYTE_ID + 256] = "\u2581"
-    if vocab_size < len(range(FIRST_BYTE_ID + 257)):
+    if vocab_size < FIRST_BYTE_ID + 257:
         raise ValueError(f"a byte tokenizer needs {FIRST_BYTE_ID + 257} ids, the model has {vocab_size}")
     vocab = {names.get(token_id, f"<unused{token_id}>"): token_id for token_id in range(vocab_size)}
     document: dict[str, Any] = {

@@ -30,7 +30,9 @@ def random(ops: ReferenceOps, *shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(ops.torch_dtype)
 
 
-def assert_rows_stand_alone(run: Callable[[torch.Tensor, torch.Tensor], None], x: torch.Tensor, width: int, dtype: torch.dtype) -> None:
+def assert_rows_stand_alone(
+    run: Callable[[torch.Tensor, torch.Tensor], None], x: torch.Tensor, width: int, dtype: torch.dtype
+) -> None:
     """Compare each row of run(x) with the same row alone, in pieces of odd sizes, and shuffled."""
     whole = torch.full((x.shape[0], width), torch.nan).to(dtype)
     run(x, whole)
@@ -118,7 +120,9 @@ def make_cache(ops: ReferenceOps, block_size: int, num_blocks: int, kv_heads: in
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("softcap", [None, 50.0])
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [(4, 1, 24, 50), (4, 2, 256, 10**6), (6, 6, 16, 130)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "window"), [(4, 1, 24, 50), (4, 2, 256, 10**6), (6, 6, 16, 130)]
+)
 def test_attention_does_not_depend_on_chunks_block_size_or_other_requests(
     dtype: ComputeDtype, softcap: float | None, heads: int, kv_heads: int, head_dim: int, window: int
 ) -> None:

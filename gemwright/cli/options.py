@@ -1,0 +1,213 @@
+"""Flags that verbs share: their names, types, environment variables and help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorator = Callable[[Decorated], Decorated]
+
+_SIZE = re.compile(r"(\d+)\s*(?:([KMGT])iB|B)?")
+_UNITS = {None: 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+@dataclass(slots=True)
+class Settings:
+    """What holds for the program as a whole, whatever the verb."""
+
+    debug: bool = False
+
+
+class Bytes(click.ParamType):
+    """A size in bytes: 1048576, or with a binary unit 1024KiB, 1MiB."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes, or fail as a usage error."""
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            self.fail(f"{value!r} is no size: give bytes, or a number and KiB, MiB, GiB or TiB", param, ctx)
+        return int(match[1]) << _UNITS[match[2]]
+
+
+class TokenIds(click.ParamType):
+    """Token ids with commas between: 2,651,9041."""
+
+    name = "ids"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the ids, or fail as a usage error."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of token ids such as 2,651,9041", param, ctx)
+
+
+class WholeText(click.ParamType):
+    """A text that its environment variable gives as one, spaces included."""
+
+    name = "text"
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Return the variable's value as the one item of a repeatable flag."""
+        return [rv]
+
+
+class SectionOption(click.Option):
+    """An option that the help lists under a heading of its own."""
+
+    def __init__(self, *names: Any, section: str, **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.section = section
+
+
+class SectionCommand(click.Command):
+    """A command whose help lists its options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one list for each section, in the order of their first options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(getattr(parameter, "section", "Other"), []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def option(section: str, flag: str, help: str, **settings: Any) -> Decorator:  # type: ignore[type-arg]  # any callable
+    """Return a click option that also reads the environment variable GEMWRIGHT_<FLAG>."""
+    variable = f"GEMWRIGHT_{flag.removeprefix('--').replace('-', '_').upper()}"
+    return click.option(
+        flag, cls=SectionOption, section=section, help=help, envvar=variable, show_envvar=True, **settings
+    )
+
+
+def _together(*decorators: Decorator) -> Decorator:  # type: ignore[type-arg]  # any callable
+    """Return one decorator that adds options in the order given."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.find_object(Settings).debug = value  # type: ignore[union-attr]  # main always gives one
+
+
+model_options = _together(
+    option("Model", "--model", "Hub id in the local cache, folder or .gguf file; left out, the default model."),
+    option("Model", "--revision", "Revision of a hub id; left out, main."),
+    option(
+        "Model",
+        "--allow-unknown-config-keys",
+        "Accept config keys whose effect on the maths is unknown.",
+        is_flag=True,
+    ),
+)
+
+sampling_options = _together(
+    option("Sampling", "--max-tokens", "Tokens of an answer at most; left out, 256.", type=int),
+    option(
+        "Sampling",
+        "--temperature",
+        "0 is greedy. This flag and the next four: left out, as the model's generation config says; greedy if it "
+        "says nothing.",
+        type=float,
+    ),
+    option("Sampling", "--top-k", "Choose among the k most likely tokens; 0 is off.", type=int),
+    option("Sampling", "--top-p", "Choose among the fewest tokens whose probabilities reach p.", type=float),
+    option("Sampling", "--min-p", "Choose among tokens at least p times as likely as the best.", type=float),
+    option("Sampling", "--repetition-penalty", "Above 1, make tokens seen before less likely.", type=float),
+    option("Sampling", "--presence-penalty", "Taken from the logit of tokens in the answer.", type=float),
+    option("Sampling", "--frequency-penalty", "The same, times how often.", type=float),
+    option("Sampling", "--seed", "Makes a random choice repeatable.", type=int),
+    option("Sampling", "--n", "Number of answers; left out, 1.", type=int),
+    option("Sampling", "--min-tokens", "Do not stop before so many tokens.", type=int),
+    option(
+        "Sampling",
+        "--stop",
+        "Text that ends the answer, itself left out; may be given several times (the variable holds one).",
+        type=WholeText(),
+        multiple=True,
+    ),
+    option("Sampling", "--stop-token-ids", "Ids that end the answer.", type=TokenIds()),
+    option("Sampling", "--ignore-eos", "Go on past the model's own stop ids.", is_flag=True),
+    option("Sampling", "--logprobs", "With --json: each token's N best logprobs.", type=int, metavar="N"),
+    option("Sampling", "--prompt-logprobs", "With --json: the same for the prompt.", type=int, metavar="N"),
+)
+SAMPLING_NAMES = (
+    *("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "seed", "n", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "logprobs"),
+    "prompt_logprobs",
+)
+
+dtype_option = option(
+    "Engine",
+    "--dtype",
+    "auto, float32 or bfloat16; left out, auto: the checkpoint's own, bfloat16 for GGUF and for float16.",
+)
+backend_options = _together(
+    option("Engine", "--device", "cpu, cuda or cuda:N; left out, cpu."),
+    option("Engine", "--kernels", "auto or reference; left out, auto."),
+    option("Engine", "--threads", "CPU threads; left out, as many as this process may use.", type=int),
+)
+batch_options = _together(
+    option(
+        "Engine",
+        "--max-model-len",
+        "Longest prompt and answer together, in tokens; left out, the model's context, lowered to what the K/V pool "
+        "holds.",
+        type=int,
+    ),
+    option(
+        "Engine",
+        "--max-num-batched-tokens",
+        "Tokens of one step; left out, 512 on CPU and 2048 on a GPU.",
+        type=int,
+    ),
+    option("Engine", "--max-num-seqs", "Answers made at once; left out, 16.", type=int),
+    option("Engine", "--block-size", "Tokens of one K/V block; left out, 16.", type=int),
+    option(
+        "Engine",
+        "--kv-cache-memory-bytes",
+        "Size of the K/V pool, such as 2GiB; left out, enough for --max-num-seqs answers of --max-model-len, at most "
+        "a quarter of free memory.",
+        type=Bytes(),
+    ),
+)
+ENGINE_NAMES = (
+    *("dtype", "device", "kernels", "threads", "max_model_len", "max_num_batched_tokens", "max_num_seqs"),
+    *("block_size", "kv_cache_memory_bytes", "allow_unknown_config_keys"),
+)
+
+output_options = _together(
+    option("Output", "--json", "Print one JSON object and nothing else on stdout.", is_flag=True),
+    option(
+        "Output",
+        "--debug",
+        "Show the traceback of an error.",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember_debug,
+    ),
+)
+
+
+def given(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Return those of the named values that the user set, so that all others keep the defaults of what takes them."""
+    return {name: values[name] for name in names if name in values and values[name] not in (None, False, ())}

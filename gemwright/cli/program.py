@@ -1,0 +1,25 @@
+"""The program `gemwright` and its verbs."""
+
+from __future__ import annotations
+
+import click
+
+from gemwright import __version__
+from gemwright.cli.run import run
+from gemwright.cli.verify import verify
+
+
+@click.group(
+    epilog="""\b
+Example:
+  gemwright run "The capital of France is" --max-tokens 16
+Every flag of a verb can be set by an environment variable, which its help names.""",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def program() -> None:
+    """Run Gemma models: exactly, weighed beforehand, and in plain sight."""
+
+
+program.add_command(run)
+program.add_command(verify)

@@ -1,0 +1,52 @@
+"""Logits of whole sequences, computed the way the engine computes them: for comparing engines, chunks and company."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gemwright.engine.llm import LLM
+from gemwright.engine.step import SequenceChunk, build_step
+from gemwright.memory.block_manager import BlockManager
+from gemwright.models.decoder import OnLayer
+
+
+def compute_logits(
+    llm: LLM,
+    sequences: Sequence[Sequence[int]],
+    *,
+    chunk_sizes: Sequence[int] = (64,),
+    on_layer: OnLayer | None = None,
+) -> list[NDArray[np.float32]]:
+    """Return float32 logits [tokens, vocabulary] of every sequence, all of them computed in the same steps.
+
+    Sequence s takes chunk_sizes[(s + k) % len(chunk_sizes)] tokens in its k-th step, so several sizes give uneven
+    company. The engine must be idle; its cache is used from empty. `on_layer` sees the residual of every layer.
+    """
+    layout, runner = llm.engine.layout, llm.engine.runner
+    blocks = BlockManager(layout)
+    for index, ids in enumerate(sequences):
+        if not blocks.try_add(index, len(ids), max(chunk_sizes)):
+            raise ValueError("the engine's K/V pool is too small for these sequences together")
+    rows: list[list[NDArray[np.float32]]] = [[] for _ in sequences]
+    done = [0] * len(sequences)
+    num_steps = 0
+    while any(done[index] < len(ids) for index, ids in enumerate(sequences)):
+        chunks: list[SequenceChunk] = []
+        owners: list[int] = []
+        for index, ids in enumerate(sequences):
+            count = min(len(ids) - done[index], chunk_sizes[(index + num_steps) % len(chunk_sizes)])
+            if count == 0:
+                continue
+            blocks.grow(index, done[index], done[index] + count)
+            tables = [blocks.table(index, group.index) for group in layout.groups]
+            chunks.append(SequenceChunk(ids[done[index] : done[index] + count], done[index], tables, count))
+            owners += [index] * count
+            done[index] += count
+        step = build_step(chunks, layout)
+        for place, logits in runner.run(step, on_layer):
+            rows[owners[place]].append(logits.copy())
+        num_steps += 1
+    return [np.stack(own) for own in rows]
