@@ -78,7 +78,7 @@ def _penalize(
         return logits
     scores = logits.copy()
     if params.repetition_penalty != 1:
-        seen = np.unique(np.asarray([*prompt_token_ids, *token_ids]))
+        seen = np.unique(np.asarray([*prompt_token_ids, *token_ids], dtype=np.int64))
         values = scores[seen]
         scores[seen] = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
     if token_ids:
