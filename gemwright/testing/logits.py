@@ -18,9 +18,12 @@ def compute_logits(
     sequences: Sequence[Sequence[int]],
     *,
     chunk_sizes: Sequence[int] = (64,),
+    num_rows: int | None = None,
     on_layer: OnLayer | None = None,
 ) -> list[NDArray[np.float32]]:
-    """Return float32 logits [tokens, vocabulary] of every sequence, all of them computed in the same steps.
+    """Return float32 logits [rows, vocabulary] of every sequence, all of them computed in the same steps.
+
+    Rows are all tokens of a sequence, or its last `num_rows`.
 
     Sequence s takes chunk_sizes[(s + k) % len(chunk_sizes)] tokens in its k-th step, so several sizes give uneven
     company. The engine must be idle; its cache is used from empty. `on_layer` sees the residual of every layer.
@@ -42,8 +45,10 @@ def compute_logits(
                 continue
             blocks.grow(index, done[index], done[index] + count)
             tables = [blocks.table(index, group.index) for group in layout.groups]
-            chunks.append(SequenceChunk(ids[done[index] : done[index] + count], done[index], tables, count))
-            owners += [index] * count
+            first_row = 0 if num_rows is None else len(ids) - num_rows
+            wanted = max(0, done[index] + count - max(done[index], first_row))
+            chunks.append(SequenceChunk(ids[done[index] : done[index] + count], done[index], tables, wanted))
+            owners += [index] * wanted
             done[index] += count
         step = build_step(chunks, layout)
         for place, logits in runner.run(step, on_layer):

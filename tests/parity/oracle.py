@@ -30,10 +30,11 @@ class Oracle:
             path, dtype=dtype, attn_implementation=attention, experts_implementation="eager", **options
         ).eval()
 
-    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Return the logits of every position: float32 [tokens, vocabulary]."""
+    def logits(self, ids: Sequence[int], num_rows: int | None = None) -> NDArray[np.float32]:
+        """Return the logits of every position, or of the last `num_rows`: float32 [rows, vocabulary]."""
         with torch.inference_mode():
-            rows: NDArray[np.float32] = self.model(torch.tensor([list(ids)])).logits[0].float().numpy()
+            output = self.model(torch.tensor([list(ids)]), logits_to_keep=num_rows or 0)
+            rows: NDArray[np.float32] = output.logits[0].float().numpy()
         return rows
 
     def generate(self, ids: Sequence[int], count: int) -> list[int]:

@@ -38,9 +38,7 @@ def squared_errors(name: str, folder: Path, seed: int) -> tuple[float, float]:
 def test_error_pooled_over_all_families_is_within_the_yardstick(
     tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
-    pairs = {
-        name: [squared_errors(name, tmp_path / f"{name}-{seed}", seed) for seed in SEEDS] for name in TINY_CONFIGS
-    }
+    pairs = {name: [squared_errors(name, tmp_path / f"{name}-{seed}", seed) for seed in SEEDS] for name in TINY_CONFIGS}
     for name, errors in pairs.items():
         ours, yardstick = np.sqrt(np.mean(errors, axis=0))
         record_property(name, f"{ours:.4f} against {yardstick:.4f}")

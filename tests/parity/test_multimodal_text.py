@@ -94,9 +94,11 @@ def test_text_of_a_multimodal_checkpoint(family: str, layout: str, tmp_path: Pat
     assert any("vision" in note for note in llm.engine.notes), "what was skipped is said"
     ids = np.random.default_rng(2).integers(3, 300, 90).tolist()
     with torch.inference_mode():
-        reference = model(torch.tensor([ids]), token_type_ids=torch.zeros(1, 90, dtype=torch.int64)) if (
-            family == "gemma3"
-        ) else model(torch.tensor([ids]))
+        reference = (
+            model(torch.tensor([ids]), token_type_ids=torch.zeros(1, 90, dtype=torch.int64))
+            if (family == "gemma3")
+            else model(torch.tensor([ids]))
+        )
     assert logit_error(compute_logits(llm, [ids])[0], reference.logits[0].numpy()) < TOLERANCE
 
 

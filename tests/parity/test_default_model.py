@@ -1,0 +1,55 @@
+"""The real Gemma 3 270M, from its quantized GGUF file, beside transformers on the same file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemwright import LLM
+from gemwright.loading.default_model import default_model_path
+from gemwright.testing.logits import compute_logits
+from tests.needles import needle_ids
+from tests.parity.oracle import TOLERANCE, Oracle, check_greedy, logit_error
+
+PROMPTS = [
+    "The capital of France is",
+    "def fibonacci(n):\n    ",
+    "Die Quadratwurzel aus 144 ist",
+    "\u6771\u4eac\u306f\u65e5\u672c\u306e",
+]
+NUM_TOKENS = 64
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(dtype="float32", max_num_seqs=4, max_model_len=3000)
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Oracle:
+    return Oracle(default_model_path())
+
+
+def test_short_prompts_have_the_reference_tokens_and_logits(llm: LLM, oracle: Oracle) -> None:
+    params = llm.sampling_params(max_tokens=NUM_TOKENS, ignore_eos=True)
+    completions = llm.generate(PROMPTS, params)
+    for completion in completions:
+        ids = list(completion.prompt_token_ids)
+        tokens = oracle.generate(ids, NUM_TOKENS)
+        known = [*ids, *tokens[:-1]]
+        ours = compute_logits(llm, [known], num_rows=NUM_TOKENS)[0]
+        reference = oracle.logits(known, NUM_TOKENS)
+        assert logit_error(ours, reference) < TOLERANCE
+        check_greedy(ours, reference)
+        if ours.argmax(axis=-1).tolist() == tokens:  # no near tie on the way, so the free run must be the same
+            assert list(completion.token_ids) == tokens
+
+
+def test_two_thousand_tokens(llm: LLM, oracle: Oracle) -> None:
+    """Four windows long, in chunks of an odd size."""
+    ids = needle_ids(llm.encode, 2000)
+    ours = compute_logits(llm, [ids], chunk_sizes=[333], num_rows=64)[0]
+    reference = oracle.logits(ids, 64)
+    assert logit_error(ours, reference) < TOLERANCE
+    check_greedy(ours, reference)
+    assert np.array_equal(ours[-1:], compute_logits(llm, [ids], chunk_sizes=[512], num_rows=1)[0])
