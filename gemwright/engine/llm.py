@@ -131,14 +131,15 @@ class LLM:
         (request,) = self.core.add(ids, params, _seed(params))
         shown = 0
         try:
-            while True:
+            is_finished = False
+            while not is_finished:
+                self.core.step()
+                # Read before the piece is given out: while the caller has it, other streams' steps may finish this one.
+                is_finished = request.finish_reason is not None
                 text = self.core.settled_text(request)
                 if len(text) > shown:
                     yield text[shown:]
                     shown = len(text)
-                if request.finish_reason is not None:
-                    break
-                self.core.step()
             yield self._completion([request], started_at)
         finally:
             self.core.forget(request)
