@@ -23,7 +23,7 @@ class Settings:
     debug: bool = False
 
 
-class Bytes(click.ParamType):
+class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
     """A size in bytes: 1048576, or with a binary unit 1024KiB, 1MiB."""
 
     name = "bytes"
@@ -38,7 +38,7 @@ class Bytes(click.ParamType):
         return int(match[1]) << _UNITS[match[2]]
 
 
-class TokenIds(click.ParamType):
+class TokenIds(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
     """Token ids with commas between: 2,651,9041."""
 
     name = "ids"
@@ -53,7 +53,7 @@ class TokenIds(click.ParamType):
             self.fail(f"{value!r} is no list of token ids such as 2,651,9041", param, ctx)
 
 
-class WholeText(click.ParamType):
+class WholeText(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
     """A text that its environment variable gives as one, spaces included."""
 
     name = "text"
@@ -75,10 +75,10 @@ class SectionCommand(click.Command):
     """A command whose help lists its options by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one list for each section, in the order of their first options."""
+        """Write one list for each section, in the order of their first options; arguments stand in the text."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 sections.setdefault(getattr(parameter, "section", "Other"), []).append(record)
         for heading, records in sections.items():
@@ -210,4 +210,6 @@ output_options = _together(
 
 def given(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Return those of the named values that the user set, so that all others keep the defaults of what takes them."""
-    return {name: values[name] for name in names if name in values and values[name] not in (None, False, ())}
+    chosen = {name: values[name] for name in names if name in values}
+    # By identity: 0 equals False and is a choice.
+    return {name: value for name, value in chosen.items() if value is not None and value is not False and value != ()}

@@ -13,8 +13,10 @@ from gemwright.cli.verify import verify
     epilog="""\b
 Example:
   gemwright run "The capital of France is" --max-tokens 16
+
+\b
 Every flag of a verb can be set by an environment variable, which its help names.""",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def program() -> None:

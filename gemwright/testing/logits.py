@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,3 +55,20 @@ def compute_logits(
             rows[owners[place]].append(logits.copy())
         num_steps += 1
     return [np.stack(own) for own in rows]
+
+
+def logit_rows(llm: LLM, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+    """Yield the logits [V] of every position of one sequence, computed in chunks as large as a step.
+
+    Never holds more than a few rows; each is good until the next one is asked for. The engine must be idle.
+    """
+    layout, step_tokens = llm.engine.layout, llm.core.limits.step_tokens
+    blocks = BlockManager(layout)
+    if not blocks.try_add(0, len(ids), step_tokens):
+        raise ValueError("the engine's K/V pool is too small for this sequence")
+    for begin in range(0, len(ids), step_tokens):
+        new = ids[begin : begin + step_tokens]
+        blocks.grow(0, begin, begin + len(new))
+        tables = [blocks.table(0, group.index) for group in layout.groups]
+        for _, row in llm.engine.runner.run(build_step([SequenceChunk(new, begin, tables, len(new))], layout)):
+            yield row

