@@ -11,6 +11,13 @@ KERNELS = ("auto", "reference")
 """What `--kernels` accepts: the backends that exist."""
 
 
+MAX_BLOCK_SIZE = 1024
+"""Tokens of the largest K/V block."""
+
+MAX_THREADS = 1024
+"""More than a process can start make it end without a word."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Settings of one engine. A field left at None is decided when the model is known, and printed."""
@@ -36,6 +43,9 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = None
     """`--kv-cache-memory-bytes N`: size of the K/V pool; left out, enough for `max_num_seqs` requests of
     `max_model_len` tokens, at most a quarter of free memory."""
+    kv_layout: str = "auto"
+    """`--kv-layout auto|both|v`: what layers with K equal to V (the full layers of Gemma 4 12B, 26B-A4B and 31B) keep:
+    both, or V alone, from which keys are rebuilt. auto: v."""
     allow_unknown_config_keys: bool = False
     """`--allow-unknown-config-keys`: accept config keys whose effect on the maths is unknown."""
 
@@ -49,6 +59,7 @@ class EngineConfig:
             )
         _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         _one_of("kernels", self.kernels, KERNELS)
+        _one_of("kv_layout", self.kv_layout, ("auto", "both", "v"))
         if type(self.device) is not str or re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
             raise UnsupportedError("unknown device", value=self.device, limit="cpu, cuda, cuda:N")
         if type(self.allow_unknown_config_keys) is not bool:
@@ -57,8 +68,15 @@ class EngineConfig:
             value = getattr(self, field.name)
             if str(field.type).startswith("int") and value is not None:
                 _positive(field.name, value)
-        if self.block_size & (self.block_size - 1) or self.block_size > 1024:
-            raise UnsupportedError("block_size", value=self.block_size, limit="a power of two up to 1024")
+        if self.block_size & (self.block_size - 1) or self.block_size > MAX_BLOCK_SIZE:
+            raise UnsupportedError("block_size", value=self.block_size, limit=f"a power of two up to {MAX_BLOCK_SIZE}")
+        if self.threads is not None and self.threads > MAX_THREADS:
+            raise UnsupportedError("threads", value=self.threads, limit=f"1 to {MAX_THREADS}")
+
+    @property
+    def keys_from_values(self) -> bool:
+        """Whether layers with K equal to V keep V alone."""
+        return self.kv_layout != "both"
 
     def step_tokens(self) -> int:
         """Return the token budget of one step."""

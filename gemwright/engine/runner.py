@@ -23,8 +23,8 @@ class Runner:
 
     def run(self, step: StepInputs, on_layer: OnLayer | None = None) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Compute the step and yield (place in step.logit_rows, logits [V]) of every wanted row, in order."""
-        residual = self.decoder.forward(step, self.layout.group_of_layer, on_layer)
+        residual = self.decoder.forward(step, on_layer)
         for begin in range(0, len(step.logit_rows), LOGIT_ROWS):
-            rows = step.logit_rows[begin : begin + LOGIT_ROWS]
+            rows = np.arange(begin, min(begin + LOGIT_ROWS, len(step.logit_rows)), dtype=np.int32)
             logits = self.ops.to_numpy(self.decoder.logits(residual, rows))
             yield from enumerate(logits, start=begin)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from gemwright.config import EngineConfig
+from gemwright.config import MAX_THREADS, EngineConfig
 from gemwright.engine.runner import Runner
 from gemwright.errors import CapacityError, RequestError, UnsupportedError
 from gemwright.loading.checkpoint import Checkpoint
@@ -68,7 +68,7 @@ def start_engine(checkpoint: Checkpoint, config: EngineConfig, progress: Progres
     )
     notes.extend(ops.notes())
     return StartedEngine(
-        runner=Runner(ops, Decoder(spec, ops, weights, cache, buffers), layout),
+        runner=Runner(ops, Decoder(spec, ops, weights, layout, cache, buffers), layout),
         layout=layout,
         dtype=dtype,
         max_model_len=max_model_len,
@@ -110,7 +110,8 @@ def _plan_cache(
     if budget is None and free_bytes:
         budget = free_bytes // 4
     if budget is not None and config.max_model_len is None:
-        held = longest_request(group_layers(spec, config.block_size, dtype), budget, wanted, step_tokens)
+        shapes = group_layers(spec, config.block_size, dtype, keys_from_values=config.keys_from_values)
+        held = longest_request(shapes, budget, wanted, step_tokens)
         if held < wanted:
             if held == 0:
                 wanted = 1  # plan_layout refuses and names the bytes
@@ -128,6 +129,7 @@ def _plan_cache(
         max_num_seqs=config.max_num_seqs,
         step_tokens=min(step_tokens, wanted),
         budget_bytes=budget,
+        keys_from_values=config.keys_from_values,
     )
     return layout, wanted
 
@@ -161,4 +163,5 @@ def _make_ops(config: EngineConfig, dtype: ComputeDtype) -> Ops:
 def _allowed_threads() -> int:
     """Return the threads a user allows by OMP_NUM_THREADS, else the cores this process may run on."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else len(os.sched_getaffinity(0))
+    allowed = int(asked) if asked.isdigit() and int(asked) > 0 else len(os.sched_getaffinity(0))
+    return min(allowed, MAX_THREADS)

@@ -29,11 +29,13 @@ class KVGroup:
     block_size: int
     dtype: ComputeDtype
     num_blocks: int
+    stores_keys: bool = True
+    """False where keys are rebuilt from values: K equals V, and only V is kept."""
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token's K and V in one layer."""
-        return 2 * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+        """Bytes of one token's K and V (or V alone) in one layer."""
+        return (1 + self.stores_keys) * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
 
     @property
     def page_bytes(self) -> int:
@@ -84,8 +86,12 @@ class KVLayout:
         return sum(group.blocks_for_request(num_tokens, step_tokens) * group.block_bytes for group in self.groups)
 
 
-def group_layers(spec: ModelSpec, block_size: int, dtype: ComputeDtype) -> KVLayout:
-    """Return the layout of `spec` with empty groups (num_blocks 0): shapes, page bytes and aliases alone."""
+def group_layers(spec: ModelSpec, block_size: int, dtype: ComputeDtype, *, keys_from_values: bool = False) -> KVLayout:
+    """Return the layout of `spec` with empty groups (num_blocks 0): shapes, page bytes and aliases alone.
+
+    With `keys_from_values` layers whose K equals V before the norms keep V alone: V is normed without a weight, so
+    K is RoPE(V times the key norm's weight), and can be rebuilt wherever V is read.
+    """
     keys: list[tuple[object, ...]] = []
     members: list[list[LayerSpec]] = []
     for layer in spec.layers:
@@ -96,7 +102,8 @@ def group_layers(spec: ModelSpec, block_size: int, dtype: ComputeDtype) -> KVLay
             )
         if not layer.owns_kv:
             continue
-        key = (layer.kind, layer.window, layer.num_kv_heads, layer.head_dim)
+        stores_keys = not (keys_from_values and layer.k_equals_v and layer.value_norm)
+        key = (layer.kind, layer.window, layer.num_kv_heads, layer.head_dim, stores_keys)
         if key not in keys:
             keys.append(key)
             members.append([])
@@ -112,6 +119,7 @@ def group_layers(spec: ModelSpec, block_size: int, dtype: ComputeDtype) -> KVLay
             block_size=block_size,
             dtype=dtype,
             num_blocks=0,
+            stores_keys=not (keys_from_values and layers[0].k_equals_v and layers[0].value_norm),
         )
         for index, layers in enumerate(members)
     )
@@ -134,6 +142,7 @@ def plan_layout(
     max_num_seqs: int,
     step_tokens: int,
     budget_bytes: int | None,
+    keys_from_values: bool = False,
 ) -> KVLayout:
     """Return the layout that serves requests of up to `max_model_len` tokens.
 
@@ -141,7 +150,7 @@ def plan_layout(
     for which sliding groups are laid out is lowered until they and one request of full length fit, and full groups
     take what is left. Raises CapacityError when one request does not fit, naming the bytes it needs.
     """
-    layout = group_layers(spec, block_size, dtype)
+    layout = group_layers(spec, block_size, dtype, keys_from_values=keys_from_values)
     if budget_bytes is None:
         return _with_blocks(layout, max_model_len, step_tokens, num_sliding=max_num_seqs, num_full=max_num_seqs)
     needed = layout.request_bytes(max_model_len, step_tokens)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+
+_NO_LIMIT = 1 << 60
+"""Control groups of version 1 write a number near 2**63 where there is no limit."""
 
 
 def free_memory_bytes() -> int:
@@ -18,39 +25,42 @@ def free_memory_bytes() -> int:
 def process_bytes() -> int:
     """Return the resident set of this process in bytes, 0 where the system does not tell."""
     try:
-        fields = Path("/proc/self/statm").read_text().split()
+        fields = (PROC / "self" / "statm").read_text().split()
     except OSError:
         return 0
-    return int(fields[1]) * _page_bytes()
-
-
-def _page_bytes() -> int:
-    import os
-
-    return os.sysconf("SC_PAGE_SIZE")
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _meminfo_available() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 0
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    """Return what /proc/meminfo calls available, 0 where it does not tell."""
+    return _numbers(PROC / "meminfo").get("MemAvailable", 0) * 1024
 
 
 def _cgroup_room() -> int | None:
-    for limit_file, used_file in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    """Return limit less use of the control group, None without a limit. Cached file pages, such as those of a model's
+    file read before, count as use but give way."""
+    for folder, limit_name, used_name, prefix in (
+        (CGROUP, "memory.max", "memory.current", ""),
+        (CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
         try:
-            limit = Path(limit_file).read_text().strip()
-            used = int(Path(used_file).read_text())
+            limit = (folder / limit_name).read_text().strip()
+            used = int((folder / used_name).read_text())
         except (OSError, ValueError):
             continue
-        if limit != "max" and limit.isdigit() and int(limit) < 1 << 60:
-            return max(0, int(limit) - used)
+        if not limit.isdigit() or int(limit) >= _NO_LIMIT:
+            continue
+        stat = _numbers(folder / "memory.stat")
+        cached = stat.get(f"{prefix}inactive_file", 0) + stat.get(f"{prefix}active_file", 0)
+        return max(0, int(limit) - max(0, used - cached))
     return None
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return name -> number from lines such as "MemFree: 12 kB" or "active_file 12"; empty where there is no file."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    fields = [line.replace(":", " ").split() for line in lines]
+    return {names[0]: int(names[1]) for names in fields if len(names) > 1 and names[1].isdigit()}

@@ -29,6 +29,7 @@ BufferName = Literal[
     "per_layer_inputs",
     "per_layer_scratch",
     "experts",
+    "wanted",
     "selected",
     "logits",
 ]
@@ -87,6 +88,7 @@ def plan_workspace(spec: ModelSpec, *, step_tokens: int, dtype: ComputeDtype) ->
     if any(layer.experts is not None for layer in layers):
         rows.append(("experts", step_tokens, hidden, dtype))
     rows += [
+        ("wanted", step_tokens, hidden, dtype),
         ("selected", LOGIT_ROWS, hidden, dtype),
         ("logits", LOGIT_ROWS, spec.vocab_size, "float32"),
     ]

@@ -10,7 +10,7 @@ nothing else: not on T, the other rows, the block size or the number of threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,11 +83,19 @@ class KeyRanges:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysFromValues:
+    """How a layer's keys come from its cached values: K = RoPE(V * norm_weight) at the key's own position."""
+
+    norm_weight: Weight
+    table: RotaryTable
+
+
+@dataclass(frozen=True, slots=True)
 class StepInputs:
     """One step as a backend sees it: the new tokens of one or more sequences, laid flat.
 
     `ranges` and `slots` have one entry a K/V group: where the queries find their keys, and where each token's K and V
-    are written. `logit_rows` are the rows whose logits somebody wants.
+    are written. `logit_rows` are the rows whose logits somebody wants, in rising order.
     """
 
     token_ids: Indices
@@ -95,6 +103,25 @@ class StepInputs:
     ranges: tuple[KeyRanges, ...]
     slots: tuple[Indices, ...]
     logit_rows: Indices
+
+    def only_logit_rows(self) -> StepInputs:
+        """Return the step of the wanted rows alone: what is left to do once every K/V is written."""
+        rows = self.logit_rows
+        return StepInputs(
+            token_ids=self.token_ids[rows],
+            positions=self.positions[rows],
+            ranges=tuple(
+                replace(
+                    ranges,
+                    query_start=np.searchsorted(rows, ranges.query_start).astype(np.int32),
+                    key_begin=ranges.key_begin[rows],
+                    key_end=ranges.key_end[rows],
+                )
+                for ranges in self.ranges
+            ),
+            slots=tuple(slots[rows] for slots in self.slots),
+            logit_rows=np.arange(len(rows), dtype=np.int32),
+        )
 
 
 class Ops(Protocol):
@@ -182,8 +209,8 @@ class Ops(Protocol):
         """Turn every head of x[T, heads * D] in place by its position."""
         ...
 
-    def write_cache(self, cache: Cache, layer: int, key: Buffer, value: Buffer, slots: Indices) -> None:
-        """Store key and value [T, kv_heads * D] of a layer in the slots of its group."""
+    def write_cache(self, cache: Cache, layer: int, key: Buffer | None, value: Buffer, slots: Indices) -> None:
+        """Store key and value [T, kv_heads * D] of a layer in the slots of its group; no key where it is rebuilt."""
         ...
 
     def attention(
@@ -195,9 +222,10 @@ class Ops(Protocol):
         scale: float,
         softcap: float | None,
         out: Buffer,
+        rebuild: KeysFromValues | None = None,
     ) -> None:
         """out[T, heads * D] = softmax(softcap(query . keys * scale)) . values over each query's key range, grouped
-        heads, K and V read from the cache that the layer reads."""
+        heads, K and V read from the cache that the layer reads; keys by `rebuild` where the cache keeps V alone."""
         ...
 
     def gelu_gate(self, gate: Buffer, up: Buffer, out: Buffer) -> None:

@@ -23,7 +23,7 @@ from gemwright.errors import UnsupportedError
 from gemwright.memory.dtypes import ComputeDtype
 from gemwright.memory.kv_layout import KVLayout
 from gemwright.memory.workspace import Workspace
-from gemwright.ops.protocol import Indices, KeyRanges, TensorSource
+from gemwright.ops.protocol import Indices, KeyRanges, KeysFromValues, TensorSource
 from gemwright.ops.reference_attention import attend
 from gemwright.spec.model_spec import RopeSpec
 
@@ -41,16 +41,20 @@ NORM_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class TorchCache:
-    """K and V of every group as [layers of the group, slots, kv_heads, head_dim], and where each layer reads."""
+    """K and V of every group as [layers of the group, slots, kv_heads, head_dim], and where each layer reads.
 
-    keys: tuple[torch.Tensor, ...]
+    `keys` has None for a group that keeps V alone.
+    """
+
+    keys: tuple[torch.Tensor | None, ...]
     values: tuple[torch.Tensor, ...]
     layout: KVLayout
 
-    def layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return K and V that `layer` reads: [slots, kv_heads, head_dim] each."""
+    def layer(self, layer: int) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Return K (or None) and V that `layer` reads: [slots, kv_heads, head_dim] each."""
         group, slot = self.layout.group_of_layer[layer], self.layout.slot_of_layer[layer]
-        return self.keys[group][slot], self.values[group][slot]
+        keys = self.keys[group]
+        return None if keys is None else keys[slot], self.values[group][slot]
 
 
 class ReferenceOps:
@@ -110,12 +114,21 @@ class ReferenceOps:
             (len(group.layers), group.num_blocks * group.block_size, group.num_kv_heads, group.head_dim)
             for group in layout.groups
         ]
-        make = [torch.empty(shape, dtype=self.torch_dtype, device=self.device) for shape in shapes for _ in range(2)]
-        return TorchCache(keys=tuple(make[0::2]), values=tuple(make[1::2]), layout=layout)
+
+        def make(shape: tuple[int, ...]) -> torch.Tensor:
+            return torch.empty(shape, dtype=self.torch_dtype, device=self.device)
+
+        return TorchCache(
+            keys=tuple(
+                make(shape) if group.stores_keys else None for shape, group in zip(shapes, layout.groups, strict=True)
+            ),
+            values=tuple(make(shape) for shape in shapes),
+            layout=layout,
+        )
 
     def cache_bytes(self, cache: TorchCache) -> int:
         """Return the bytes of a cache."""
-        return sum(tensor.nbytes for tensor in (*cache.keys, *cache.values))
+        return sum(tensor.nbytes for tensor in (*cache.keys, *cache.values) if tensor is not None)
 
     def allocate_workspace(self, workspace: Workspace) -> dict[str, torch.Tensor]:
         """Allocate the buffers of a step, flat."""
@@ -200,12 +213,13 @@ class ReferenceOps:
         low.copy_(turned_low)
 
     def write_cache(
-        self, cache: TorchCache, layer: int, key: torch.Tensor, value: torch.Tensor, slots: Indices
+        self, cache: TorchCache, layer: int, key: torch.Tensor | None, value: torch.Tensor, slots: Indices
     ) -> None:
         """Store K and V; see Ops.write_cache."""
         keys, values = cache.layer(layer)
         index = self._indices(slots)
-        keys.index_copy_(0, index, key.reshape(-1, *keys.shape[1:]))
+        if keys is not None and key is not None:
+            keys.index_copy_(0, index, key.reshape(-1, *keys.shape[1:]))
         values.index_copy_(0, index, value.reshape(-1, *values.shape[1:]))
 
     def attention(
@@ -217,9 +231,18 @@ class ReferenceOps:
         scale: float,
         softcap: float | None,
         out: torch.Tensor,
+        rebuild: KeysFromValues | None = None,
     ) -> None:
         """Attend sequence by sequence; see Ops.attention."""
-        attend(query, *cache.layer(layer), ranges, scale, softcap, out)
+        keys, values = cache.layer(layer)
+
+        def rebuild_keys(tile: torch.Tensor, positions: Indices) -> torch.Tensor:
+            assert rebuild is not None
+            rows = (tile.float() * rebuild.norm_weight).to(tile.dtype).flatten(1)
+            self.rotary(rows, rebuild.table, positions)
+            return rows.unflatten(1, tile.shape[1:])
+
+        attend(query, keys, values, ranges, scale, softcap, out, rebuild_keys)
 
     def gelu_gate(self, gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor) -> None:
         """Compute gelu_tanh(gate) * up, each rounded once."""

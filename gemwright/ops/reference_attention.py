@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -16,18 +18,24 @@ QUERY_TILE = 8
 """Query rows (grouped heads folded in) of one product; see ROW_TILE in ops.reference."""
 
 
+RebuildKeys = Callable[[torch.Tensor, Indices], torch.Tensor]
+"""Turns values [keys, kv_heads, D] at their positions into keys of the same shape."""
+
+
 def attend(
     query: torch.Tensor,
-    keys: torch.Tensor,
+    keys: torch.Tensor | None,
     values: torch.Tensor,
     ranges: KeyRanges,
     scale: float,
     softcap: float | None,
     out: torch.Tensor,
+    rebuild_keys: RebuildKeys,
 ) -> None:
     """Compute attention for every sequence of a step, in float32, rounded once into `out`.
 
-    query [T, heads * D], keys and values [slots, kv_heads, D], out [T, heads * D].
+    query [T, heads * D], keys and values [slots, kv_heads, D], out [T, heads * D]. Without `keys` each tile's keys are
+    rebuilt from its values.
     """
     for sequence in range(len(ranges.query_start) - 1):
         first, last = int(ranges.query_start[sequence]), int(ranges.query_start[sequence + 1])
@@ -44,12 +52,13 @@ def attend(
                 scale,
                 softcap,
                 out[rows],
+                rebuild_keys,
             )
 
 
 def _attend_rows(
     query: torch.Tensor,
-    keys: torch.Tensor,
+    keys: torch.Tensor | None,
     values: torch.Tensor,
     key_begin: Indices,
     key_end: Indices,
@@ -58,8 +67,9 @@ def _attend_rows(
     scale: float,
     softcap: float | None,
     out: torch.Tensor,
+    rebuild_keys: RebuildKeys,
 ) -> None:
-    num_kv_heads, head_dim = keys.shape[1:]
+    num_kv_heads, head_dim = values.shape[1:]
     num_rows = query.shape[0]
     # The query heads of one K/V head become rows of one product: [kv_heads, rows * group, D].
     folded = query.unflatten(-1, (num_kv_heads, -1, head_dim)).permute(1, 0, 2, 3).flatten(1, 2)
@@ -85,7 +95,14 @@ def _attend_rows(
         first, last = seeing[0] // QUERY_TILE, seeing[-1] // QUERY_TILE + 1
         rows = slice(first * QUERY_TILE, last * QUERY_TILE)
         key, value = _gather_tile(
-            keys, values, block_table, block_size, low, int(row_begin[seeing].min()), int(row_end[seeing].max())
+            keys,
+            values,
+            block_table,
+            block_size,
+            low,
+            int(row_begin[seeing].min()),
+            int(row_end[seeing].max()),
+            rebuild_keys,
         )
         active = tiles[:, first:last]
         scores = _tile_product(active, key.transpose(-1, -2)) * scale
@@ -110,24 +127,27 @@ def _attend_rows(
 
 
 def _gather_tile(
-    keys: torch.Tensor,
+    keys: torch.Tensor | None,
     values: torch.Tensor,
     block_table: Indices,
     block_size: int,
     low: int,
     begin: int,
     end: int,
+    rebuild_keys: RebuildKeys,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Read one tile's keys and values through the block table: float32 [kv_heads, KEY_TILE, D], zero outside
     begin..end, so that whatever lies in slots of other requests cannot reach a sum."""
     first, last = max(low, begin), min(low + KEY_TILE, end)
-    positions = np.arange(first, last)
+    positions = np.arange(first, last, dtype=np.int32)
     slots = block_table[positions // block_size].astype(np.int64) * block_size + positions % block_size
-    index = torch.from_numpy(slots).to(keys.device)
+    index = torch.from_numpy(slots).to(values.device)
+    value_rows = values.index_select(0, index)
+    key_rows = rebuild_keys(value_rows, positions) if keys is None else keys.index_select(0, index)
     gathered = []
-    for stored in (keys, values):
-        tile = torch.zeros((stored.shape[1], KEY_TILE, stored.shape[2]), device=stored.device)
-        tile[:, first - low : last - low] = stored.index_select(0, index).transpose(0, 1)
+    for rows in (key_rows, value_rows):
+        tile = torch.zeros((rows.shape[1], KEY_TILE, rows.shape[2]), device=rows.device)
+        tile[:, first - low : last - low] = rows.transpose(0, 1)
         gathered.append(tile)
     return gathered[0], gathered[1]
 

@@ -29,9 +29,7 @@ def logits(path: Path) -> np.ndarray:
     return compute_logits(llm, [ids], chunk_sizes=[33])[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "split_experts"), [*((name, False) for name in GGUF_FAMILIES), ("gemma4-moe", True)]
-)
+@pytest.mark.parametrize(("name", "split_experts"), [*((name, False) for name in GGUF_FAMILIES), ("gemma4-moe", True)])
 def test_float32_file_equals_the_folder(name: str, split_experts: bool, tmp_path: Path) -> None:
     folder = write_tiny_checkpoint(name, tmp_path / "folder", seed=4, overrides=OVERRIDES.get(name))
     spec = read_config(json.loads((folder / "config.json").read_text()))
