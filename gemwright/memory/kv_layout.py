@@ -102,7 +102,7 @@ def group_layers(spec: ModelSpec, block_size: int, dtype: ComputeDtype, *, keys_
             )
         if not layer.owns_kv:
             continue
-        stores_keys = not (keys_from_values and layer.k_equals_v and layer.value_norm)
+        stores_keys = _stores_keys(layer, keys_from_values)
         key = (layer.kind, layer.window, layer.num_kv_heads, layer.head_dim, stores_keys)
         if key not in keys:
             keys.append(key)
@@ -119,7 +119,7 @@ def group_layers(spec: ModelSpec, block_size: int, dtype: ComputeDtype, *, keys_
             block_size=block_size,
             dtype=dtype,
             num_blocks=0,
-            stores_keys=not (keys_from_values and layers[0].k_equals_v and layers[0].value_norm),
+            stores_keys=_stores_keys(layers[0], keys_from_values),
         )
         for index, layers in enumerate(members)
     )
@@ -131,6 +131,10 @@ def group_layers(spec: ModelSpec, block_size: int, dtype: ComputeDtype, *, keys_
         group_of_layer=tuple(group for group, _ in sources),
         slot_of_layer=tuple(slot for _, slot in sources),
     )
+
+
+def _stores_keys(layer: LayerSpec, keys_from_values: bool) -> bool:
+    return not (keys_from_values and layer.k_equals_v and layer.value_norm)
 
 
 def plan_layout(

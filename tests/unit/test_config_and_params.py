@@ -107,6 +107,7 @@ def test_bad_counts_of_an_engine_are_named_with_their_flag(name: str, bad: Any) 
     ("name", "bad"),
     [
         *[("dtype", value) for value in ("float16", "half", "bf16", "", None, 32)],
+        *[("kv_layout", value) for value in ("k", "", None)],
         *[("kernels", value) for value in ("fast", "", None)],
         *[("device", value) for value in ("", "gpu", "cuda:", "cuda:x", "cuda0", "cpu:0", "mps", None, 0)],
         *[("block_size", value) for value in (3, 24, 2048)],

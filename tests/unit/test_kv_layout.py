@@ -84,6 +84,18 @@ def test_a_sequence_is_a_constant_and_a_growth(name: str, growth_bytes: int, con
     assert layout.request_bytes(8_192, 1) - layout.request_bytes(4_096, 1) == 4_096 * growth_bytes
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_v_alone_halves_what_grows_where_k_equals_v_and_changes_nothing_else(name: str) -> None:
+    full, sliding, _ = PUBLISHED[base_name(name)]
+    layout = group_layers(published(name), 16, "bfloat16", keys_from_values=True)
+    has_equal = base_name(name) in ("gemma-4-12B", "gemma-4-26B-A4B", "gemma-4-31B")
+    assert token_bytes(layout, sliding=False) == (full // 2 if has_equal else full)
+    assert token_bytes(layout, sliding=True) == sliding
+    assert [group.stores_keys for group in layout.groups] == [
+        group.window is not None or not has_equal for group in layout.groups
+    ]
+
+
 def test_31b_at_8192_tokens_takes_1440_mib() -> None:
     layout = group_layers(published("gemma-4-31B-it"), 1, "bfloat16")
     assert layout.request_bytes(8_192, step_tokens=1) == 1440 << 20
@@ -234,8 +246,9 @@ def test_the_longest_request_is_exact(name: str) -> None:
     assert longest_request(layout, smallest - 1, 5000, 64) == 0
 
 
+@pytest.mark.parametrize("keys_from_values", [False, True])
 @pytest.mark.parametrize("name", sorted(TINY_CONFIGS))
-def test_the_plan_is_what_a_backend_allocates(name: str) -> None:
+def test_the_plan_is_what_a_backend_allocates(name: str, keys_from_values: bool) -> None:
     layout = plan_layout(
         read_config(TINY_CONFIGS[name]),
         block_size=16,
@@ -244,6 +257,7 @@ def test_the_plan_is_what_a_backend_allocates(name: str) -> None:
         max_num_seqs=3,
         step_tokens=32,
         budget_bytes=None,
+        keys_from_values=keys_from_values,
     )
     ops = ReferenceOps("bfloat16")
     cache = ops.allocate_cache(layout)
@@ -251,4 +265,6 @@ def test_the_plan_is_what_a_backend_allocates(name: str) -> None:
     for layer in range(len(layout.group_of_layer)):
         keys, values = cache.layer(layer)
         read = layout.groups[layout.group_of_layer[layer]]
-        assert keys.shape == values.shape == (read.num_blocks * 16, read.num_kv_heads, read.head_dim)
+        assert values.shape == (read.num_blocks * 16, read.num_kv_heads, read.head_dim)
+        assert (keys is not None) == read.stores_keys
+        assert keys is None or keys.shape == values.shape

@@ -64,6 +64,27 @@ def test_three_sequences_lie_flat_in_their_order() -> None:
     assert step.slots[1].tolist() == [12, 13, 33, 16, 17, 18]
 
 
+def test_the_wanted_rows_alone_keep_their_sequences_and_ranges() -> None:
+    """What is left once all K/V is written; the first sequence wants nothing and has no query any more."""
+    chunks = [
+        SequenceChunk([10, 11], 4, [[0, 3], [0, 3]], 0),
+        SequenceChunk([20, 21], 8, [[NO_BLOCK, 1, 6], [1, 2, 8]], 1),
+        SequenceChunk([40, 41, 42], 0, [[5], [4]], 3),
+    ]
+    step = build_step(chunks, layout())
+    wanted = step.only_logit_rows()
+    assert wanted.token_ids.tolist() == [21, 40, 41, 42]
+    assert wanted.positions.tolist() == [9, 0, 1, 2]
+    assert wanted.logit_rows.tolist() == [0, 1, 2, 3]
+    assert wanted.slots[0].tolist() == [25, 20, 21, 22]
+    for before, after in zip(step.ranges, wanted.ranges, strict=True):
+        assert after.query_start.tolist() == [0, 0, 1, 4]
+        assert after.key_begin.tolist() == before.key_begin[step.logit_rows].tolist()
+        assert after.key_end.tolist() == [10, 1, 2, 3]
+        assert after.block_table is before.block_table
+        assert {after.query_start.dtype, after.key_begin.dtype} == {np.dtype(np.int32)}
+
+
 def test_arrays_are_int32() -> None:
     step = build_step([SequenceChunk([1, 2], 0, [[0], [0]], 1)], layout())
     arrays = [step.token_ids, step.positions, step.logit_rows, *step.slots]
