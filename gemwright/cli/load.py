@@ -16,9 +16,14 @@ Progress = Callable[[int, int], None]
 
 def load_model(model: str | None, *, revision: str | None, options: dict[str, Any]) -> LLM:
     """Return the loaded model; `options` are fields of EngineConfig."""
+    from gemwright.cli.interrupts import import_backend
+    from gemwright.config import EngineConfig
     from gemwright.engine.llm import LLM
     from gemwright.loading.resolve import resolve_model
 
+    # Settings that are wrong are refused before anything large is imported.
+    EngineConfig(**options)
+    import_backend()
     if model is None:
         with progress_bar("joining the default model") as progress:
             resolve_model(None, revision=revision, progress=progress)

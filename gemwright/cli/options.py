@@ -164,6 +164,12 @@ dtype_option = option(
 backend_options = _together(
     option("Engine", "--device", "cpu, cuda or cuda:N; left out, cpu."),
     option("Engine", "--kernels", "auto or reference; left out, auto."),
+    option(
+        "Engine",
+        "--kv-layout",
+        "auto, both or v: what layers with K equal to V keep, both or V alone, from which keys are rebuilt; left out, "
+        "auto: v.",
+    ),
     option("Engine", "--threads", "CPU threads; left out, as many as this process may use.", type=int),
 )
 batch_options = _together(
@@ -192,7 +198,7 @@ batch_options = _together(
 )
 ENGINE_NAMES = (
     *("dtype", "device", "kernels", "threads", "max_model_len", "max_num_batched_tokens", "max_num_seqs"),
-    *("block_size", "kv_cache_memory_bytes", "allow_unknown_config_keys"),
+    *("block_size", "kv_cache_memory_bytes", "kv_layout", "allow_unknown_config_keys"),
 )
 
 output_options = _together(

@@ -50,12 +50,14 @@ def verify(word: str | None, **values: Any) -> None:
 
     A .jsonl file holds one object a line with "prompt" or "prompt_token_ids", and "id" if wanted.
     """
+    from gemwright.cli.interrupts import import_backend
     from gemwright.cli.run import write_json
     from gemwright.errors import RequestError
     from gemwright.verify import verify as compare
 
     if word is not None and values["model"] is not None:
         raise RequestError("two models are named", value=f"{values['model']} and {word}", remedy="name one")
+    import_backend()
     as_json = values["json"]
     report = compare(
         word if word is not None else values["model"],
