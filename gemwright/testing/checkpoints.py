@@ -25,7 +25,7 @@ _CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 def write_tiny_checkpoint(
     name: str,
-    folder: Path,
+    folder: str | Path,
     *,
     seed: int = 0,
     dtype: str = "float32",
@@ -44,6 +44,7 @@ def write_tiny_checkpoint(
     config.pop("torch_dtype", None)
     config["dtype"] = dtype
     spec = read_config(config)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     tensors = {
