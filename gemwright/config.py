@@ -43,6 +43,8 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = None
     """`--kv-cache-memory-bytes N`: size of the K/V pool; left out, enough for `max_num_seqs` requests of
     `max_model_len` tokens, at most a quarter of free memory."""
+    prefix_caching: bool = True
+    """`--no-prefix-caching`: compute every prompt anew instead of finding its beginning in the cache."""
     kv_layout: str = "auto"
     """`--kv-layout auto|both|v`: what layers with K equal to V (the full layers of Gemma 4 12B, 26B-A4B and 31B) keep:
     both, or V alone, from which keys are rebuilt. auto: v."""

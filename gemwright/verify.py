@@ -106,8 +106,7 @@ def verify(
     Both sides get the ids of our tokenizer. `on_prompt` sees each result as it comes, `on_load` what is being loaded.
     Raises UnsupportedError where transformers is missing, too old, or reads the file as another model.
     """
-    if max_tokens < 1:
-        raise RequestError("max_tokens", value=max_tokens, limit="an integer of at least 1")
+    SamplingParams(max_tokens=max_tokens)
     version = _check_transformers()
     say = on_load or (lambda _: None)
     path = resolve_model(model, revision=revision)
@@ -128,6 +127,8 @@ def verify(
         encode = None if llm.tokenizer is None else llm.encode
         longest = llm.engine.max_model_len - max_tokens
         encoded = builtin_prompts(llm.spec, encode, longest=longest, excluded=reference.placeholder_ids)
+    if not encoded:
+        raise RequestError("no built-in prompt fits", value=f"{max_tokens} tokens", remedy="lower --max-tokens")
     for name, ids in encoded:
         if reference.placeholder_ids & set(ids):
             raise RequestError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
@@ -19,7 +19,8 @@ from gemwright.engine.runner import Runner
 from gemwright.engine.sampler import best_logprobs, choose_token
 from gemwright.engine.scheduler import ScheduledRequest, Scheduler
 from gemwright.engine.step import SequenceChunk, build_step
-from gemwright.errors import RequestError
+from gemwright.errors import GemwrightError, RequestError
+from gemwright.memory.block_keys import MediaSpan, root_key
 from gemwright.memory.block_manager import BlockManager
 
 
@@ -31,6 +32,21 @@ class EngineLimits:
     vocab_size: int
     step_tokens: int
     max_num_seqs: int
+    prefix_caching: bool = True
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """What the engine has done since it started."""
+
+    num_steps: int = 0
+    num_requests: int = 0
+    num_preemptions: int = 0
+    num_evictions: int = 0
+    max_running: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
 
 
 class EngineCore:
@@ -52,8 +68,13 @@ class EngineCore:
         self.eos_token_ids = frozenset(token_id for token_id in eos_token_ids if token_id < limits.vocab_size)
         self.make_decoder = make_decoder
         self.blocks = BlockManager(runner.layout)
-        self.scheduler = Scheduler(self.blocks, step_tokens=limits.step_tokens, max_num_seqs=limits.max_num_seqs)
-        self.num_steps = 0
+        self.scheduler = Scheduler(
+            self.blocks,
+            step_tokens=limits.step_tokens,
+            max_num_seqs=limits.max_num_seqs,
+            prefix_caching=limits.prefix_caching,
+        )
+        self._counters = EngineCounters()
         self._next_id = 0
         self._texts: dict[int, AnswerText] = {}
 
@@ -77,19 +98,55 @@ class EngineCore:
         if params.stop and self.make_decoder is None:
             raise RequestError("stop strings need a tokenizer, and this checkpoint has none", value=list(params.stop))
 
-    def add(self, prompt_token_ids: Sequence[int], params: SamplingParams, seed: int) -> list[Request]:
-        """Queue a prompt and return its requests, one an answer."""
+    @property
+    def counters(self) -> EngineCounters:
+        """What has been done so far."""
+        return replace(
+            self._counters,
+            num_preemptions=self.scheduler.num_preemptions,
+            num_evictions=self.blocks.num_evictions,
+            cached_tokens=self.scheduler.num_cached_tokens,
+        )
+
+    def add(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        media: Sequence[MediaSpan] = (),
+    ) -> list[Request]:
+        """Queue a prompt and return its requests, one an answer.
+
+        Requests of a lower `priority` run first. Requests share cached blocks only within one `cache_salt`, and never
+        a block whose `media` differ.
+        """
         self.check(prompt_token_ids, params)
         ids = tuple(int(token_id) for token_id in prompt_token_ids)
         max_num_tokens = min(len(ids) + params.max_tokens, self.limits.max_model_len) - 1
         requests = []
         for answer_index in range(params.n):
-            request = Request(self._next_id, ids, params, seed, max_num_tokens, answer_index)
+            request = Request(
+                self._next_id,
+                ids,
+                params,
+                seed,
+                max_num_tokens,
+                answer_index,
+                priority,
+                root_key(cache_salt),
+                tuple(media),
+            )
+            self._extend_keys(request)
             self._next_id += 1
             if self.make_decoder is not None:
                 self._texts[request.request_id] = AnswerText(self.make_decoder(), params.stop)
             self.scheduler.add(request)
             requests.append(request)
+        self._counters.num_requests += 1
+        self._counters.prompt_tokens += len(ids)
         return requests
 
     def text(self, request: Request) -> str | None:
@@ -108,13 +165,19 @@ class EngineCore:
         self._texts.pop(request.request_id, None)
 
     def step(self) -> list[Request]:
-        """Run one step and return the requests that gained a token; does nothing when there is no work."""
+        """Run one step and return the requests that gained a token or failed; does nothing when there is no work.
+
+        When the last request is done the cache's books are checked.
+        """
         scheduled = self.scheduler.schedule()
         if not scheduled:
             return []
-        rows = self._execute(scheduled)
-        self.num_steps += 1
-        return self._update(scheduled, rows)
+        self._counters.num_steps += 1
+        self._counters.max_running = max(self._counters.max_running, len(self.scheduler.running))
+        advanced = self._update(scheduled, self._execute(scheduled))
+        if not self.scheduler.has_work:
+            self.blocks.check()
+        return advanced
 
     def _execute(self, scheduled: Sequence[ScheduledRequest]) -> list[NDArray[np.float32] | None]:
         """Compute the step; returns the last row of logits of each request that has one, and reads prompt logprobs
@@ -136,7 +199,10 @@ class EngineCore:
             index, row = wanted[place]
             chunk, request = chunks[index], scheduled[index].request
             position = chunk.begin + len(chunk.token_ids) - chunk.num_logit_rows + row
-            _note_prompt_logprobs(request, position, logits)
+            try:
+                _note_prompt_logprobs(request, position, logits)
+            except GemwrightError as error:
+                request.error = error
             if position == request.num_known - 1:
                 last_rows[index] = logits
         return last_rows
@@ -146,10 +212,18 @@ class EngineCore:
     ) -> list[Request]:
         advanced = []
         for item, logits in zip(scheduled, rows, strict=True):
-            item.request.num_computed += item.num_tokens
-            if logits is not None:
-                self._append(item.request, logits)
-                advanced.append(item.request)
+            request = item.request
+            request.num_computed += item.num_tokens
+            self.blocks.note_computed(request.request_id, request.num_computed, self._keys(request))
+            try:
+                if logits is not None and request.error is None:
+                    self._append(request, logits)
+            except GemwrightError as error:
+                request.error = error
+            if request.error is not None:
+                self.scheduler.finish(request)
+            if logits is not None or request.error is not None:
+                advanced.append(request)
         return advanced
 
     def _append(self, request: Request, logits: NDArray[np.float32]) -> None:
@@ -166,6 +240,8 @@ class EngineCore:
             forbidden=() if may_stop else sorted(stops),
         )
         request.token_ids.append(token)
+        self._extend_keys(request)
+        self._counters.completion_tokens += 1
         request.last_token_at = time.perf_counter()
         request.first_token_at = request.first_token_at or request.last_token_at
         if params.logprobs is not None:
@@ -184,6 +260,13 @@ class EngineCore:
         request.finish_reason = FinishReason.STOP if answer is not None and answer.stopped else reason
         self.scheduler.finish(request)
 
+    def _extend_keys(self, request: Request) -> None:
+        if self.limits.prefix_caching:
+            request.extend_block_keys(self.runner.layout.block_size)
+
+    def _keys(self, request: Request) -> Sequence[bytes]:
+        return request.block_keys if self.limits.prefix_caching else ()
+
 
 def _is_integer(value: object) -> bool:
     """Whether a value is an integer, numpy's included."""
@@ -196,17 +279,23 @@ def _num_logit_rows(item: ScheduledRequest) -> int:
     request = item.request
     end = request.num_computed + item.num_tokens
     num_prompt = len(request.prompt_token_ids)
-    if request.params.prompt_logprobs is not None and request.num_computed < num_prompt:
+    if _wants_prompt_logprobs(request) and len(request.prompt_logprobs) < num_prompt:
         return item.num_tokens
     return 1 if end == request.num_known else 0
+
+
+def _wants_prompt_logprobs(request: Request) -> bool:
+    """Whether this answer is the one that reads the prompt's logprobs: the first one does it for all."""
+    return request.params.prompt_logprobs is not None and request.answer_index == 0
 
 
 def _note_prompt_logprobs(request: Request, position: int, logits: NDArray[np.float32]) -> None:
     """Keep the logprobs that the row at `position` gives the prompt token after it."""
     count = request.params.prompt_logprobs
-    if count is None or position + 1 > len(request.prompt_token_ids):
+    if count is None or not _wants_prompt_logprobs(request) or position >= len(request.prompt_token_ids):
         return
-    if position == 0:
+    if not request.prompt_logprobs:
         request.prompt_logprobs.append(None)
-    if position + 1 < len(request.prompt_token_ids):
+    # A preempted request computes its prompt again; what was read then stays.
+    if len(request.prompt_logprobs) == position + 1 < len(request.prompt_token_ids):
         request.prompt_logprobs.append(best_logprobs(logits, count, request.prompt_token_ids[position + 1]))

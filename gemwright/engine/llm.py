@@ -63,6 +63,7 @@ class LLM:
                 self.spec.vocab_size,
                 min(config.step_tokens(), self.engine.max_model_len),
                 config.max_num_seqs,
+                config.prefix_caching,
             ),
             eos_token_ids,
             None if tokenizer is None else lambda: Detokenizer(tokenizer),
@@ -95,10 +96,18 @@ class LLM:
         bos = self.tokenizer.bos_token_id
         return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        cache_salt: str | None = None,
+    ) -> list[Completion]:
         """Answer one or more prompts together and return their completions in order.
 
-        A prompt is text or token ids, ids being used as given. All prompts are checked before any is run.
+        A prompt is text or token ids, ids being used as given. All prompts are checked before any is run. What the
+        prefix cache holds is shared within one `cache_salt` only. Raises the first error of a prompt that failed
+        (logits that are not finite), after the others are done.
         """
         params = params or self.sampling_params()
         prompt_ids = [self._prompt_ids(prompt) for prompt in _as_list(prompts)]
@@ -108,9 +117,10 @@ class LLM:
         groups: list[list[Request]] = []
         try:
             for ids in prompt_ids:
-                groups.append(self.core.add(ids, params, _seed(params)))
-            while any(request.finish_reason is None for group in groups for request in group):
+                groups.append(self.core.add(ids, params, _seed(params), cache_salt=cache_salt))
+            while any(not request.is_done for group in groups for request in group):
                 self.core.step()
+            _raise_errors(groups)
             return [self._completion(group, started_at) for group in groups]
         finally:
             for request in itertools.chain.from_iterable(groups):
@@ -135,11 +145,12 @@ class LLM:
             while not is_finished:
                 self.core.step()
                 # Read before the piece is given out: while the caller has it, other streams' steps may finish this one.
-                is_finished = request.finish_reason is not None
+                is_finished = request.is_done
                 text = self.core.settled_text(request)
                 if len(text) > shown:
                     yield text[shown:]
                     shown = len(text)
+            _raise_errors([[request]])
             yield self._completion([request], started_at)
         finally:
             self.core.forget(request)
@@ -170,10 +181,16 @@ class LLM:
                 for request in group
             ),
             prompt_logprobs=None if first.params.prompt_logprobs is None else tuple(first.prompt_logprobs),
-            usage=Usage(len(first.prompt_token_ids), num_tokens, 0),
+            usage=Usage(len(first.prompt_token_ids), num_tokens, first.num_cached or 0),
             timing=Timing(self.load_seconds, begin - started_at, later / seconds if later and seconds > 0 else None),
             memory=Memory(self.engine.planned_bytes, self.engine.measured_bytes, process_bytes()),
         )
+
+
+def _raise_errors(groups: Iterable[Iterable[Request]]) -> None:
+    for request in itertools.chain.from_iterable(groups):
+        if request.error is not None:
+            raise request.error
 
 
 def _seed(params: SamplingParams) -> int:

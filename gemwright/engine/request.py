@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gemwright.errors import RequestError
+from gemwright.errors import GemwrightError, RequestError
+from gemwright.memory.block_keys import MediaSpan, extend_block_keys, root_key, uncut_length
 
 MAX_TEMPERATURE = 1e9
 """All tokens are equally likely long before."""
@@ -111,11 +112,22 @@ class Request:
     max_num_tokens: int
     """The most tokens whose K/V it will ever need: its last token is never fed back."""
     answer_index: int = 0
+    priority: int = 0
+    """Lower runs first."""
+    root_key: bytes = root_key(None)
+    media: tuple[MediaSpan, ...] = ()
+    block_keys: list[bytes] = field(default_factory=list)
+    """Names of the full blocks of its known tokens; see memory.block_keys."""
+    arrived_at_step: int = 0
+    num_cached: int | None = None
+    """Prompt tokens found in the prefix cache when it first ran."""
     token_ids: list[int] = field(default_factory=list)
     num_computed: int = 0
     logprobs: list[tuple[TokenLogprob, ...]] = field(default_factory=list)
     prompt_logprobs: list[tuple[TokenLogprob, ...] | None] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    error: GemwrightError | None = None
+    """What ended it, where that was not a finish."""
     first_token_at: float | None = None
     """When its first and its last token came, in seconds of time.perf_counter."""
     last_token_at: float | None = None
@@ -124,6 +136,29 @@ class Request:
     def num_known(self) -> int:
         """Prompt and answer tokens so far."""
         return len(self.prompt_token_ids) + len(self.token_ids)
+
+    @property
+    def num_missing(self) -> int:
+        """Known tokens that are not computed yet."""
+        return self.num_known - self.num_computed
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it finished or failed."""
+        return self.finish_reason is not None or self.error is not None
+
+    def extend_block_keys(self, block_size: int) -> None:
+        """Name the blocks that the known tokens have filled."""
+        num_blocks = self.num_known // block_size
+        if num_blocks > len(self.block_keys):
+            known = self.known_tokens(0, num_blocks * block_size)
+            extend_block_keys(self.block_keys, known, block_size, self.root_key, self.media)
+
+    def max_cached_blocks(self, block_size: int, num_blocks: int | None = None) -> int:
+        """Return how many leading blocks, of `num_blocks` if given, may come from a cache: whole ones, none cut inside
+        media, and never the last known token, whose logits are wanted."""
+        length = self.num_known - 1 if num_blocks is None else num_blocks * block_size
+        return uncut_length(length, block_size, self.media) // block_size
 
     def known_tokens(self, begin: int, end: int) -> list[int]:
         """Return the known tokens at positions begin..end."""

@@ -1,18 +1,22 @@
 """Who computes how many tokens in the next step. Sees requests and blocks, never a model.
 
-One rule: every request has known and computed tokens, and a step spends a token budget on closing the gap, oldest
-request first. There are no prefill and decode phases. A waiting request is admitted when the blocks it may ever need
-are not promised to others, so a running request never lacks one.
+One rule: every request has known and computed tokens, and a step spends a token budget on closing the gaps. There are
+no prefill and decode phases. Requests that lack one token go first, then the others by rank: lower priority number,
+then arrival; every AGING_STEPS steps of waiting are worth one priority, so nobody starves.
+
+When blocks run short, the lowest in rank is preempted: it gives back its blocks, keeps its tokens, and later computes
+them again (mostly from the prefix cache). The highest in rank is never preempted and fits alone, so work goes on.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from gemwright.engine.request import Request
 from gemwright.errors import CapacityError
 from gemwright.memory.block_manager import BlockManager
+
+AGING_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +30,19 @@ class ScheduledRequest:
 class Scheduler:
     """Holds the waiting and the running requests."""
 
-    def __init__(self, blocks: BlockManager, *, step_tokens: int, max_num_seqs: int) -> None:
+    def __init__(
+        self, blocks: BlockManager, *, step_tokens: int, max_num_seqs: int, prefix_caching: bool = True
+    ) -> None:
         self.blocks = blocks
         self.step_tokens = step_tokens
         self.max_num_seqs = max_num_seqs
-        self.waiting: deque[Request] = deque()
+        self.prefix_caching = prefix_caching
+        self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self.num_preemptions = 0
+        self.num_cached_tokens = 0
+        """Prompt tokens that first answers found in the prefix cache when they first ran."""
+        self.clock = 0
 
     @property
     def has_work(self) -> bool:
@@ -39,30 +50,37 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     def add(self, request: Request) -> None:
-        """Queue a request."""
+        """Queue a request. Raises CapacityError for one that the pool could not hold even alone."""
+        layout = self.blocks.layout
+        for group in layout.groups:
+            if group.blocks_for_request(request.max_num_tokens, self.step_tokens) > group.num_blocks:
+                raise CapacityError(
+                    f"a request of up to {request.max_num_tokens} tokens does not fit in the K/V pool",
+                    value=f"{layout.request_bytes(request.max_num_tokens, self.step_tokens)} bytes needed",
+                    limit=f"{layout.total_bytes} bytes",
+                    remedy="lower max_tokens, or raise --kv-cache-memory-bytes",
+                )
+        request.arrived_at_step = self.clock
         self.waiting.append(request)
 
     def schedule(self) -> list[ScheduledRequest]:
         """Choose the tokens of the next step and make room for their K/V."""
-        while self.waiting and len(self.running) < self.max_num_seqs:
-            request = self.waiting[0]
-            if not self.blocks.try_add(request.request_id, request.max_num_tokens, self.step_tokens):
+        self.clock += 1
+        scheduled: dict[int, ScheduledRequest] = {}
+        for request in sorted(self.running, key=lambda request: (request.num_missing > 1, self._rank(request))):
+            if request in self.running:  # not preempted for one before it
+                self._schedule_running(request, scheduled)
+        for request in sorted(self.waiting, key=self._rank):
+            budget = self.step_tokens - sum(item.num_tokens for item in scheduled.values())
+            if budget == 0 or len(self.running) == self.max_num_seqs:
                 break
-            self.running.append(self.waiting.popleft())
-        if self.waiting and not self.running:
-            raise CapacityError(
-                f"request {self.waiting[0].request_id} can never run: the K/V pool is smaller than what it may need",
-                value=f"{self.waiting[0].max_num_tokens} tokens",
-            )
-        budget = self.step_tokens
-        scheduled = []
-        for request in self.running:
-            num_tokens = min(request.num_known - request.num_computed, budget)
-            if num_tokens > 0:
-                self.blocks.grow(request.request_id, request.num_computed, request.num_computed + num_tokens)
-                scheduled.append(ScheduledRequest(request, num_tokens))
-                budget -= num_tokens
-        return scheduled
+            num_matched = self._match(request)
+            if self.blocks.is_being_computed(request.block_keys, num_matched):
+                continue  # another request is about to compute what this one needs next: wait and share it
+            if not self._admit(request, num_matched):
+                break  # nobody overtakes it
+            self._schedule_running(request, scheduled)
+        return list(scheduled.values())
 
     def finish(self, request: Request) -> None:
         """Drop a request, wherever it is, and give back its blocks; nothing happens if it is nowhere."""
@@ -71,3 +89,55 @@ class Scheduler:
             self.blocks.remove(request.request_id)
         elif request in self.waiting:
             self.waiting.remove(request)
+
+    def _schedule_running(self, request: Request, scheduled: dict[int, ScheduledRequest]) -> None:
+        budget = self.step_tokens - sum(item.num_tokens for item in scheduled.values())
+        num_tokens = min(request.num_missing, budget)
+        while num_tokens > 0:
+            try:
+                self.blocks.grow(request.request_id, request.num_computed, request.num_computed + num_tokens)
+            except CapacityError:
+                lowest = max(self.running, key=self._rank)
+                self._preempt(lowest)
+                scheduled.pop(lowest.request_id, None)
+                if lowest is request:
+                    return
+            else:
+                scheduled[request.request_id] = ScheduledRequest(request, num_tokens)
+                return
+
+    def _match(self, request: Request) -> int:
+        """Return how many leading blocks of a waiting request are cached; its last token is always computed."""
+        if not self.prefix_caching or (request.params.prompt_logprobs is not None and request.answer_index == 0):
+            return 0
+        block_size = self.blocks.layout.block_size
+        limit = request.max_cached_blocks(block_size)
+        while (found := self.blocks.match(request.block_keys, limit)) > 0:
+            limit = request.max_cached_blocks(block_size, found)
+            if limit == found:
+                break
+        return found
+
+    def _admit(self, request: Request, num_matched: int) -> bool:
+        keys = request.block_keys if self.prefix_caching else ()
+        if not self.blocks.try_add(request.request_id, request.num_known, self.step_tokens, keys, num_matched):
+            return False
+        request.num_computed = num_matched * self.blocks.layout.block_size
+        if request.num_cached is None:
+            request.num_cached = request.num_computed
+            if request.answer_index == 0:
+                self.num_cached_tokens += request.num_cached
+        self.waiting.remove(request)
+        self.running.append(request)
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        self.running.remove(request)
+        self.blocks.remove(request.request_id)
+        request.num_computed = 0
+        self.waiting.append(request)
+        self.num_preemptions += 1
+
+    def _rank(self, request: Request) -> tuple[int, int]:
+        waited = self.clock - request.arrived_at_step
+        return request.priority - waited // AGING_STEPS, request.request_id

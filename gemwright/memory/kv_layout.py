@@ -55,14 +55,14 @@ class KVGroup:
     def blocks_for_request(self, num_tokens: int, step_tokens: int) -> int:
         """Return the most blocks a request of `num_tokens` holds at once when a step adds up to `step_tokens`.
 
-        A full layer keeps every token. A sliding layer keeps the window - 1 keys before a step's first query and the
-        step's own tokens, a span that need not start at a block's edge.
+        A full layer keeps every token. A sliding layer keeps the window before the last whole block (see
+        BlockManager), and from that block on the step's own tokens.
         """
         whole = -(-num_tokens // self.block_size)
         if self.window is None:
             return whole
-        span = min(num_tokens, self.window - 1 + step_tokens)
-        return min(whole, (span + self.block_size - 2) // self.block_size + 1)
+        before = -(-(self.window - 1) // self.block_size)
+        return min(whole, before + (self.block_size - 1 + step_tokens - 1) // self.block_size + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ def llm(tiny_llm: TinyLLM) -> LLM:
 
 def refused(llm: LLM, prompts: Any, params: SamplingParams = GREEDY) -> RequestError:
     """Return the error of generate, which must not have run a step, nor left anything behind."""
-    before = llm.core.num_steps
+    before = llm.core.counters.num_steps
     with pytest.raises(RequestError) as caught:
         llm.generate(prompts, params)
-    assert llm.core.num_steps == before
+    assert llm.core.counters.num_steps == before
     assert not llm.core.scheduler.has_work
     assert caught.value.exit_code == 2
     return caught.value
