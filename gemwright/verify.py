@@ -103,9 +103,8 @@ def verify(
 ) -> Report:
     """Compare `max_tokens` greedy tokens and all logits of every (name, prompt); left out, of built-in prompts.
 
-    Both sides get the ids of our tokenizer. `on_prompt` sees each result as it comes, `on_load` what is being loaded.
-    Raises UnsupportedError where transformers is missing, too old, or reads the file as another model.
-    """
+    Both get the ids of our tokenizer. `on_prompt` sees each result as it comes, `on_load` what is being loaded.
+    Raises UnsupportedError where transformers is missing, too old, or reads the file as another model."""
     SamplingParams(max_tokens=max_tokens)
     version = _check_transformers()
     say = on_load or (lambda _: None)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import gemwright.verify
 from gemwright import LLM
 from gemwright.loading.default_model import default_model_path
 from gemwright.testing.logits import compute_logits
+from tests.end_to_end.command_line import CommandLine
 from tests.needles import needle_ids
 from tests.parity.oracle import TOLERANCE, Oracle, check_greedy, logit_error
 
@@ -49,3 +53,20 @@ def test_two_thousand_tokens(llm: LLM, oracle: Oracle) -> None:
     assert logit_error(ours, reference) < TOLERANCE
     check_greedy(ours, reference)
     assert np.array_equal(ours[-1:], compute_logits(llm, [ids], chunk_sizes=[512], num_rows=1)[0])
+
+
+def test_verify_agrees_and_run_gives_the_reference_tokens(
+    oracle: Oracle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The commands of the README; `verify` gets the loaded reference, since another load takes most of a minute."""
+    loaded = {"missing_keys": set(), "mismatched_keys": set()}
+    monkeypatch.setattr(gemwright.verify, "_load_in_transformers", lambda path, dtype: (oracle.model, loaded))
+    command = CommandLine(capsys, monkeypatch)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("The capital of France is\n")
+    outcome = command("verify", "--prompts", prompts, "--max-tokens", 16)
+    assert outcome.code == 0, outcome.stdout + outcome.stderr
+    assert "16 of 16 tokens equal over 1 prompts" in outcome.stdout
+    words = ("--max-tokens", 16, "--temperature", 0, "--dtype", "float32", "--json")
+    found = command("run", "The capital of France is", *words).json()
+    assert found["token_ids"] == oracle.generate(found["prompt_token_ids"], 16)
