@@ -114,7 +114,7 @@ class BlockManager:
             held = [block for block in found if block is not None]
             if len(held) != num_matched - first:
                 raise ValueError(f"request {request_id} was matched with blocks that are not here")
-            needed = max(0, group.blocks_for_request(num_tokens, step_tokens) - len(held))
+            needed = max(0, group.blocks_for_request(num_tokens, step_tokens + self.num_takeback) - len(held))
             if needed > pool.num_free - sum(pool.is_free(block) for block in held):
                 return False
             tables.append(_Table([NO_BLOCK] * first + held, first))
@@ -174,13 +174,14 @@ class BlockManager:
 
     def take_back(self, request_id: int, num_tokens: int) -> None:
         """Drop the request's last `num_tokens` tokens and the blocks only they used. Raises ValueError beyond
-        num_takeback tokens before the begin of the last step."""
+        num_takeback tokens before the begin of the last step, and for tokens of blocks that others may have found."""
         request = self._requests[request_id]
         length = request.num_tokens - num_tokens
-        if num_tokens < 0 or length < request.earliest:
+        earliest = max(request.earliest, request.num_named * self.layout.block_size)
+        if num_tokens < 0 or length < earliest:
             raise ValueError(
                 f"cannot take back {num_tokens} of request {request_id}'s {request.num_tokens} tokens: "
-                f"keys are held for queries from {request.earliest} on"
+                f"those before {earliest} are settled"
             )
         wanted = -(-length // self.layout.block_size)
         for table, pool in zip(request.tables, self.pools, strict=True):

@@ -1,7 +1,7 @@
-"""Block tables under any order of adding, growing, failing, taking back and removing.
+"""Block tables under any order of adding, growing, failing, taking back and removing, with prefixes that are shared.
 
-A model beside the manager knows, for each request, the earliest query that may still come; from it follows what must
-lie in a block, and how many blocks at most may be held.
+A model beside the manager writes down what every step would store in which block. From it follows what a query finds,
+that a hit is the content its key names, and that no step writes into what another request reads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gemwright.errors import CapacityError
+from gemwright.memory.block_keys import extend_block_keys, root_key
 from gemwright.memory.block_manager import NO_BLOCK, BlockManager
-from gemwright.memory.block_pool import BlockPool
 from gemwright.memory.kv_layout import KVGroup, KVLayout
 from gemwright.spec.model_spec import LayerKind
 
@@ -40,15 +40,23 @@ def make_layout(windows: list[int | None], block_size: int, num_blocks: list[int
     return KVLayout(groups=groups, block_size=block_size, group_of_layer=places, slot_of_layer=(0,) * len(groups))
 
 
+def first_block(window: int | None, position: int, block_size: int) -> int:
+    """The first block that a query at the begin of `position`'s block sees."""
+    return 0 if window is None else max(0, position // block_size * block_size - window + 1) // block_size
+
+
 @dataclass
 class Known:
-    """What the model knows of a request."""
+    """What the model knows of a request: `prefixes` names the text up to and with each of its tokens."""
 
-    max_num_tokens: int
     step_tokens: int
-    computed: int = 0
-    room: int = 0
-    earliest: int = 0
+    keys: list[bytes]
+    prefixes: list[int]
+    computed: int
+    room: int
+    earliest: int
+    named: int
+    announced: set[bytes]
 
 
 class Tables(RuleBasedStateMachine):
@@ -65,15 +73,13 @@ class Tables(RuleBasedStateMachine):
         num_takeback=st.integers(0, 8),
     )
     def start(self, groups: list[tuple[int | None, int]], block_size: int, num_takeback: int) -> None:
-        windows, counts = [window for window, _ in groups], [count for _, count in groups]
-        self.layout = make_layout(windows, block_size, counts)
+        self.size = block_size
+        self.layout = make_layout([window for window, _ in groups], block_size, [count for _, count in groups])
         self.manager = BlockManager(self.layout, num_takeback)
+        self.content: list[dict[tuple[int, int], int]] = [{} for _ in groups]
 
-    def promise(self, known: Known, group: KVGroup) -> int:
-        return group.blocks_for_request(known.max_num_tokens, known.step_tokens + self.manager.num_takeback)
-
-    def pick(self, data: st.DataObject, wanted: str = "any") -> int:
-        ids = [i for i, k in self.known.items() if wanted == "any" or k.computed < k.max_num_tokens]
+    def pick(self, data: st.DataObject, unfinished: bool = False) -> int:
+        ids = [i for i, known in self.known.items() if not unfinished or known.computed < len(known.prefixes)]
         return data.draw(st.sampled_from(sorted(ids)), label="request")
 
     def snapshot(self) -> Any:
@@ -82,76 +88,132 @@ class Tables(RuleBasedStateMachine):
             for request_id in self.manager.request_ids
             for group in self.layout.groups
         }
-        return tables, [pool.num_free for pool in self.manager.pools]
+        return tables, [pool.num_free for pool in self.manager.pools], self.manager.num_evictions
 
-    @rule(max_num_tokens=st.integers(1, 200), step_tokens=st.integers(1, 70))
-    def add(self, max_num_tokens: int, step_tokens: int) -> None:
-        new = Known(max_num_tokens, step_tokens)
-        fits = all(
-            self.promise(new, group) + sum(self.promise(old, group) for old in self.known.values()) <= group.num_blocks
-            for group in self.layout.groups
-        )
-        before = self.snapshot()
-        assert self.manager.try_add(self.next_id, max_num_tokens, step_tokens) is fits
-        if fits:
-            self.known[self.next_id] = new
-        else:
-            assert self.snapshot() == before
+    def longest_match(self, keys: list[bytes], limit: int) -> int:
+        def is_here(length: int) -> bool:
+            return all(
+                pool.find(keys[index]) is not None
+                for group, pool in zip(self.layout.groups, self.manager.pools, strict=True)
+                for index in range(first_block(group.window, length * self.size, self.size), length)
+            )
+
+        return max(length for length in range(min(len(keys), limit) + 1) if is_here(length))
+
+    @rule(
+        num_tokens=st.integers(1, 200),
+        step_tokens=st.integers(1, 70),
+        stem=st.integers(0, 1),
+        common=st.sampled_from([0, 40, 100, 200]),
+        data=st.data(),
+    )
+    def add(self, num_tokens: int, step_tokens: int, stem: int, common: int, data: st.DataObject) -> None:
+        """Texts of one stem are equal over their first `common` tokens at least."""
+        request_id = self.next_id
         self.next_id += 1
+        ids = [stem if place < common else 2 + request_id for place in range(num_tokens)]
+        keys: list[bytes] = []
+        extend_block_keys(keys, ids, self.size, root_key(None))
+        limit = data.draw(st.integers(0, len(keys)), label="limit")
+        matched = self.manager.match(keys, limit)
+        assert matched == self.longest_match(keys, limit)
+        awaited = keys[matched] if matched < len(keys) else None
+        is_announced = any(awaited in known.announced for known in self.known.values())
+        assert self.manager.is_being_computed(keys, matched) is is_announced
+        fits = True
+        for group, pool in zip(self.layout.groups, self.manager.pools, strict=True):
+            first = first_block(group.window, matched * self.size, self.size)
+            found = [pool.find(key) for key in keys[first:matched]]
+            needed = group.blocks_for_request(num_tokens, step_tokens + self.manager.num_takeback) - len(found)
+            fits = fits and needed <= pool.num_free - sum(block is not None and pool.is_free(block) for block in found)
+        before = self.snapshot()
+        assert self.manager.try_add(request_id, num_tokens, step_tokens, keys, matched) is fits
+        if not fits:
+            assert self.snapshot() == before
+            return
+        prefixes, last = [], 0
+        for token_id in ids:
+            last = hash((last, token_id))
+            prefixes.append(last)
+        length = matched * self.size
+        self.known[request_id] = Known(
+            step_tokens, keys, prefixes, length, length, length, matched, set(keys[matched:])
+        )
+        if data.draw(st.booleans(), label="at once"):
+            while self.known[request_id].computed < num_tokens:
+                assert self.compute_some(request_id, step_tokens), "what try_add found free was not enough"
 
-    @precondition(lambda self: any(known.computed < known.max_num_tokens for known in self.known.values()))
-    @rule(data=st.data())
-    def compute(self, data: st.DataObject) -> None:
-        """A step: it never lacks a block, and sees all that its queries need. It may fail, and is then done again."""
-        request_id = self.pick(data, "unfinished")
+    def compute_some(self, request_id: int, count: int) -> bool:
+        """A step, unless blocks are short. Every block it reads holds what the request's own text put there."""
         known = self.known[request_id]
-        count = data.draw(st.integers(1, min(known.step_tokens, known.max_num_tokens - known.computed)), label="tokens")
-        begin, end = known.computed, known.computed + count
-        self.manager.grow(request_id, begin, end)
-        known.earliest = max(known.earliest, begin - self.manager.num_takeback)
+        begin, end = known.computed, min(known.computed + count, len(known.prefixes))
+        earliest = max(known.earliest, begin - self.manager.num_takeback)
+        before = self.snapshot()
+        try:
+            self.manager.grow(request_id, begin, end)
+        except CapacityError:
+            assert self.snapshot() == before
+            return False
+        known.earliest = earliest
         known.room = max(known.room, end)
         for group in self.layout.groups:
-            table = self.manager.table(request_id, group.index)
-            for query in range(begin, end):
-                first = 0 if group.window is None else max(0, query - group.window + 1)
-                assert all(table[key // group.block_size] != NO_BLOCK for key in range(first, query + 1))
-        if data.draw(st.integers(0, 4), label="fails") > 0:
-            known.computed = end
+            table, content = self.manager.table(request_id, group.index), self.content[group.index]
+            for position in range(begin, end):
+                block = table[position // self.size]
+                owners = [i for i in self.known if block in self.manager.table(i, group.index)]
+                kept = content.get((block, position % self.size))
+                assert owners == [request_id] or kept == known.prefixes[position], "a step overwrites another's text"
+                content[block, position % self.size] = known.prefixes[position]
+            first = 0 if group.window is None else max(0, begin - group.window + 1)
+            read = [content[table[key // self.size], key % self.size] for key in range(first, end)]
+            assert read == known.prefixes[first:end]
+        known.computed = end
+        return True
+
+    @precondition(lambda self: any(known.computed < len(known.prefixes) for known in self.known.values()))
+    @rule(data=st.data(), is_failure=st.booleans(), is_noted=st.booleans())
+    def compute(self, data: st.DataObject, is_failure: bool, is_noted: bool) -> None:
+        """A step that fails is done again; one that does not may give its blocks their keys."""
+        request_id = self.pick(data, unfinished=True)
+        known = self.known[request_id]
+        begin = known.computed
+        if not self.compute_some(request_id, data.draw(st.integers(1, known.step_tokens), label="tokens")):
+            return
+        if is_failure:
+            known.computed = begin
+        elif is_noted:
+            self.manager.note_computed(request_id, known.computed, known.keys)
+            known.named = max(known.named, known.computed // self.size)
+            known.announced = set(known.keys[known.named :])
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
     def take_back(self, data: st.DataObject) -> None:
         request_id = self.pick(data)
         known = self.known[request_id]
-        count = data.draw(st.integers(0, known.room - known.earliest), label="tokens")
+        settled = max(known.earliest, known.named * self.size)
+        with pytest.raises(ValueError, match="cannot take back"):
+            self.manager.take_back(request_id, known.room - settled + 1)
+        count = data.draw(st.integers(0, known.room - settled), label="tokens")
         self.manager.take_back(request_id, count)
         known.room -= count
         known.computed = min(known.computed, known.room)
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
-    def take_back_too_much(self, data: st.DataObject) -> None:
+    def grow_wrongly(self, data: st.DataObject) -> None:
         request_id = self.pick(data)
         known = self.known[request_id]
         before = self.snapshot()
-        with pytest.raises(ValueError, match="cannot take back"):
-            self.manager.take_back(request_id, known.room - known.earliest + 1)
         with pytest.raises(ValueError, match="cannot go on"):
             self.manager.grow(request_id, known.earliest - 1, known.room)
         with pytest.raises(ValueError, match="cannot go on"):
             self.manager.grow(request_id, known.room + 1, known.room + 1)
-        assert self.snapshot() == before
-
-    @precondition(lambda self: self.known)
-    @rule(data=st.data())
-    def grow_past_every_pool(self, data: st.DataObject) -> None:
-        request_id = self.pick(data)
-        too_many = (1 + max(group.num_blocks for group in self.layout.groups)) * self.layout.block_size
-        before, room = self.snapshot(), self.manager.num_tokens(request_id)
+        too_many = (1 + max(group.num_blocks for group in self.layout.groups)) * self.size
         with pytest.raises(CapacityError, match=f"request {request_id}"):
-            self.manager.grow(request_id, self.known[request_id].computed, room + too_many)
+            self.manager.grow(request_id, known.computed, known.room + too_many)
         assert self.snapshot() == before
-        assert self.manager.num_tokens(request_id) == room
+        assert self.manager.num_tokens(request_id) == known.room
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
@@ -166,20 +228,29 @@ class Tables(RuleBasedStateMachine):
             return
         self.manager.check()
         assert set(self.manager.request_ids) == set(self.known)
-        for group in self.layout.groups:
-            held = {
-                request_id: [block for block in self.manager.table(request_id, group.index) if block != NO_BLOCK]
-                for request_id in self.known
-            }
-            everything = [block for blocks in held.values() for block in blocks]
-            assert len(set(everything)) == len(everything), "a block lies in two tables"
-            assert self.manager.pools[group.index].num_free == group.num_blocks - len(everything)
+        for group, pool in zip(self.layout.groups, self.manager.pools, strict=True):
+            owners: dict[int, set[tuple[int, int]]] = {}
             for request_id, known in self.known.items():
-                assert len(held[request_id]) <= self.promise(known, group)
+                table = self.manager.table(request_id, group.index)
+                held = [(index, block) for index, block in enumerate(table) if block != NO_BLOCK]
+                bound = group.blocks_for_request(len(known.prefixes), known.step_tokens + self.manager.num_takeback)
+                assert len(held) <= bound
                 assert self.manager.num_tokens(request_id) == known.room
                 first = 0 if group.window is None else max(0, known.earliest - group.window + 1)
-                table = self.manager.table(request_id, group.index)
-                assert all(table[key // group.block_size] != NO_BLOCK for key in range(first, known.room))
+                assert all(table[key // self.size] != NO_BLOCK for key in range(first, known.room))
+                for index, block in held:
+                    owners.setdefault(block, set()).add((request_id, index))
+            assert pool.num_free + len(owners) == group.num_blocks
+            for block, places in owners.items():
+                if len(places) > 1:
+                    (key,) = {self.known[request_id].keys[index] for request_id, index in places}
+                    assert pool.find(key) == block
+            for known in self.known.values():
+                for index, key in enumerate(known.keys):
+                    found = pool.find(key)
+                    if found is not None:
+                        stored = [self.content[group.index][found, offset] for offset in range(self.size)]
+                        assert stored == known.prefixes[index * self.size : (index + 1) * self.size]
 
     def teardown(self) -> None:
         for request_id in list(self.known):
@@ -189,7 +260,7 @@ class Tables(RuleBasedStateMachine):
             self.manager.check()
 
 
-Tables.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+Tables.TestCase.settings = settings(max_examples=100, stateful_step_count=25)
 TestTables = Tables.TestCase
 
 
@@ -211,14 +282,14 @@ def test_a_sliding_group_holds_little_and_a_full_group_everything(
         end = min(computed + step, max_num_tokens)
         manager.grow(7, computed, end)
         sliding, full = (1000 - pool.num_free for pool in manager.pools)
-        first = max(0, computed - window + 1) // block_size
-        assert sliding == -(-end // block_size) - first
+        assert sliding == -(-end // block_size) - first_block(window, computed, block_size)
+        assert sliding <= -(-(window - 1) // block_size) + -(-max(steps) // block_size) + 1
         assert full == -(-end // block_size)
         computed = end
 
 
-def test_the_promise_is_reached_and_no_larger() -> None:
-    """A window of 5 and steps of 4 touch 8 positions, which lie in 3 blocks of 4 at the most."""
+def test_the_bound_is_reached_and_no_larger() -> None:
+    """A window of 5 takes the block before the last whole one; steps of 4 that begin at its end touch two more."""
     manager = BlockManager(make_layout([5], 4, [3]))
     assert manager.try_add(0, 100, 4)
     most = 0
@@ -229,44 +300,66 @@ def test_the_promise_is_reached_and_no_larger() -> None:
     assert not BlockManager(make_layout([5], 4, [2])).try_add(0, 100, 4)
 
 
-def test_adding_twice_is_refused() -> None:
+def finished(manager: BlockManager, request_id: int, ids: list[int]) -> list[bytes]:
+    """Compute a text alone, in one step, and let it go; returns its keys."""
+    keys: list[bytes] = []
+    extend_block_keys(keys, ids, manager.layout.block_size, root_key(None))
+    assert manager.try_add(request_id, len(ids), len(ids), keys)
+    manager.grow(request_id, 0, len(ids))
+    manager.note_computed(request_id, len(ids), keys)
+    manager.remove(request_id)
+    return keys
+
+
+def test_a_hit_needs_all_of_a_full_group_and_the_last_window_of_a_sliding_one() -> None:
+    manager = BlockManager(make_layout([None, 5], 4, [20, 20]))
+    keys = finished(manager, 0, list(range(40)))
+    assert manager.match(keys, 10) == 10
+    assert manager.match(keys, 7) == 7
+    full, sliding = manager.pools
+
+    def lose(pool: Any, *indices: int) -> None:
+        """Reuse everything that nobody has a use for, but the other blocks of this text."""
+        blocks = [pool.find(key) for index, key in enumerate(keys) if index not in indices]
+        for block in blocks:
+            pool.hold(block)
+        pool.release(pool.take(pool.num_free))
+        pool.release(blocks)
+
+    lose(sliding, 0, 1, 2, 3, 4, 5, 6, 7)
+    assert manager.match(keys, 10) == 10
+    assert manager.match(keys, 9) == 9
+    assert manager.match(keys, 8) == 0
+    lose(full, 9)
+    assert manager.match(keys, 10) == 9
+    assert manager.num_evictions == 9
+    lose(full, 3, 9)
+    assert manager.match(keys, 10) == 0
+
+
+def test_a_prefix_outlives_what_follows_it() -> None:
+    manager = BlockManager(make_layout([None], 4, [10]))
+    keys = finished(manager, 0, list(range(40)))
+    finished(manager, 1, [50] * 12)
+    assert manager.match(keys, 10) == 7
+    assert manager.num_evictions == 3
+
+
+def test_adding_twice_and_a_match_that_is_gone_are_refused() -> None:
     manager = BlockManager(make_layout([None], 4, [8]))
+    keys = finished(manager, 0, list(range(16)))
     assert manager.try_add(3, 8, 8)
     with pytest.raises(ValueError, match="request 3 already has tables"):
         manager.try_add(3, 8, 8)
+    with pytest.raises(ValueError, match="blocks that are not here"):
+        manager.try_add(4, 8, 8, [*keys, b"unknown"], 5)
+    manager.check()
 
 
-def test_a_shared_block_is_free_when_its_last_owner_lets_go() -> None:
-    pool = BlockPool(3)
-    first, second = pool.take(2)
-    pool.share(first)
-    assert pool.count_last_references([first, second]) == 1
-    pool.check([first, second, first])
-    pool.release([first, second])
-    assert pool.num_free == 2
-    pool.release([first])
-    assert pool.num_free == 3
-    pool.check([])
-
-
-@pytest.mark.parametrize("block", [0, -1, 3])
-def test_a_pool_refuses_blocks_nobody_holds(block: int) -> None:
-    pool = BlockPool(3)
-    held = pool.take(2)
-    pool.release([0])
-    with pytest.raises(ValueError, match="held by nobody"):
-        pool.release([block])
-    with pytest.raises(ValueError, match="held by nobody"):
-        pool.share(block)
-    with pytest.raises(CapacityError, match="3 wanted"):
-        pool.take(3)
-    pool.check([held[1]])
-
-
-def test_a_wrong_count_does_not_pass_the_check() -> None:
-    pool = BlockPool(3)
-    (block,) = pool.take(1)
-    with pytest.raises(AssertionError, match="reference counts differ"):
-        pool.check([block, block])
-    with pytest.raises(AssertionError, match="reference counts differ"):
-        pool.check([])
+def test_the_check_finds_an_announcement_nobody_made() -> None:
+    manager = BlockManager(make_layout([None], 4, [8]))
+    assert manager.try_add(0, 8, 8, [b"a", b"b"])
+    manager.check()
+    manager._announced[b"c"] += 1
+    with pytest.raises(AssertionError, match="announced keys differ"):
+        manager.check()

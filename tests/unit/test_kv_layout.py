@@ -154,11 +154,12 @@ def group(window: int | None, block_size: int) -> KVGroup:
 @pytest.mark.parametrize("window", [1, 5, 16, 33])
 @pytest.mark.parametrize("step", [1, 3, 16, 40])
 def test_a_request_may_hold_what_its_worst_step_touches_and_no_more(window: int, step: int, block_size: int) -> None:
-    """Every place where a step may begin is tried; the bound is reached, so it cannot be lowered."""
+    """A step's own tokens and the window before the last whole block. Every place where a step may begin is tried; the
+    bound is reached, so it cannot be lowered."""
     length = 150
     worst = 0
     for begin in range(length - step + 1):
-        first = max(0, begin - window + 1)
+        first = max(0, begin // block_size * block_size - window + 1)
         worst = max(worst, (begin + step - 1) // block_size - first // block_size + 1)
     assert group(window, block_size).blocks_for_request(length, step) == worst
     assert group(None, block_size).blocks_for_request(length, step) == -(-length // block_size)
