@@ -53,6 +53,24 @@ class TokenIds(click.ParamType):  # type: ignore[type-arg]  # generic in new rel
             self.fail(f"{value!r} is no list of token ids such as 2,651,9041", param, ctx)
 
 
+class Biases(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
+    """Token ids with what is added to their logits: 2=-100,651=1.5."""
+
+    name = "biases"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[int, float]:
+        """Return the mapping, or fail as a usage error."""
+        if isinstance(value, dict):
+            return value
+        try:
+            pairs = [(int(token), float(bias)) for token, bias in (part.split("=") for part in value.split(","))]
+        except ValueError:
+            self.fail(f"{value!r} is no list of biases such as 2=-100,651=1.5", param, ctx)
+        if len(dict(pairs)) < len(pairs):
+            self.fail(f"{value!r} names a token twice", param, ctx)
+        return dict(pairs)
+
+
 class WholeText(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
     """A text that its environment variable gives as one, spaces included."""
 
@@ -146,6 +164,15 @@ sampling_options = _together(
         multiple=True,
     ),
     option("Sampling", "--stop-token-ids", "Ids that end the answer.", type=TokenIds()),
+    option("Sampling", "--logit-bias", "Added to the logits of ids: 2=-100,651=1.5.", type=Biases(), metavar="IDS"),
+    option("Sampling", "--allowed-token-ids", "The only ids that may be chosen.", type=TokenIds()),
+    option(
+        "Sampling",
+        "--bad-words",
+        "Text that the answer never holds; may be given several times (the variable holds one).",
+        type=WholeText(),
+        multiple=True,
+    ),
     option("Sampling", "--ignore-eos", "Go on past the model's own stop ids.", is_flag=True),
     option("Sampling", "--logprobs", "With --json: each token's N best logprobs.", type=int, metavar="N"),
     option("Sampling", "--prompt-logprobs", "With --json: the same for the prompt.", type=int, metavar="N"),
@@ -153,7 +180,7 @@ sampling_options = _together(
 SAMPLING_NAMES = (
     *("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "n", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "logprobs"),
-    "prompt_logprobs",
+    *("prompt_logprobs", "logit_bias", "allowed_token_ids", "bad_words"),
 )
 
 dtype_option = option(
@@ -195,6 +222,13 @@ batch_options = _together(
         "a quarter of free memory.",
         type=Bytes(),
     ),
+    option(
+        "Engine",
+        "--no-prefix-caching",
+        "Compute every prompt anew instead of finding its beginning in the cache.",
+        is_flag=True,
+    ),
+    option("Engine", "--cache-salt", "Share cached prompts only with requests of the same salt."),
 )
 ENGINE_NAMES = (
     *("dtype", "device", "kernels", "threads", "max_model_len", "max_num_batched_tokens", "max_num_seqs"),
@@ -212,6 +246,12 @@ output_options = _together(
         callback=_remember_debug,
     ),
 )
+
+
+def engine_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of EngineConfig that the user set."""
+    options = given(values, ENGINE_NAMES)
+    return {**options, "prefix_caching": False} if values.get("no_prefix_caching") else options
 
 
 def given(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -10,13 +10,13 @@ import click
 from click.core import ParameterSource
 
 from gemwright.cli.options import (
-    ENGINE_NAMES,
     SAMPLING_NAMES,
     SectionCommand,
     TokenIds,
     backend_options,
     batch_options,
     dtype_option,
+    engine_options,
     given,
     model_options,
     option,
@@ -25,7 +25,7 @@ from gemwright.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from gemwright.engine.llm import LLM
+    from gemwright.engine.llm import LLM, Prompt
     from gemwright.engine.request import SamplingParams
     from gemwright.engine.result import Completion
 
@@ -73,13 +73,14 @@ def run(context: click.Context, /, words: tuple[str, ...], **values: Any) -> Non
     # Numbers out of range are refused before a model is read.
     SamplingParams(**chosen)
     _refuse_unseen_logprobs(chosen, values["json"])
-    llm = load_model(asked.model, revision=values["revision"], options=given(values, ENGINE_NAMES))
+    llm = load_model(asked.model, revision=values["revision"], options=engine_options(values))
     params = llm.sampling_params(**chosen)
     if values["json"]:
-        (completion,) = llm.generate([asked.prompt], params)
+        (completion,) = llm.generate([asked.prompt], params, cache_salt=values["cache_salt"])
         write_json(completion.to_dict())
     else:
-        completion = _stream(llm, asked.prompt, params) if params.n == 1 else _several(llm, asked.prompt, params)
+        answer = _stream if params.n == 1 else _several
+        completion = answer(llm, asked.prompt, params, values["cache_salt"])
     closing = [] if values["json"] else summary_lines(llm, completion)
     for line in closing + note_lines(llm, is_default_model=asked.model is None):
         print(line, file=sys.stderr)
@@ -105,11 +106,11 @@ def _refuse_unseen_logprobs(chosen: dict[str, Any], as_json: bool) -> None:
             )
 
 
-def _stream(llm: LLM, prompt: str | tuple[int, ...], params: SamplingParams) -> Completion:
+def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, cache_salt: str | None) -> Completion:
     """Write the answer's text as it comes and return the completion; without a tokenizer write its ids."""
     is_line_open = False
     try:
-        for piece in llm.stream(prompt, params):
+        for piece in llm.stream(prompt, params, cache_salt=cache_salt):
             if isinstance(piece, str):
                 is_line_open = True
                 sys.stdout.write(piece)
@@ -124,8 +125,8 @@ def _stream(llm: LLM, prompt: str | tuple[int, ...], params: SamplingParams) -> 
     raise AssertionError("a stream ends with its completion")
 
 
-def _several(llm: LLM, prompt: str | tuple[int, ...], params: SamplingParams) -> Completion:
-    (completion,) = llm.generate([prompt], params)
+def _several(llm: LLM, prompt: Prompt, params: SamplingParams, cache_salt: str | None) -> Completion:
+    (completion,) = llm.generate([prompt], params, cache_salt=cache_salt)
     for number, choice in enumerate(completion.choices, start=1):
         print(f"--- {number} of {len(completion.choices)}")
         print(_ids(choice.token_ids) if choice.text is None else choice.text, flush=True)

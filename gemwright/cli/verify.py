@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemwright.cli.options import (
-    ENGINE_NAMES,
     SectionCommand,
     backend_options,
-    given,
+    engine_options,
     model_options,
     option,
     output_options,
@@ -66,7 +65,7 @@ def verify(word: str | None, **values: Any) -> None:
         revision=values["revision"],
         on_prompt=None if as_json else lambda result: print(describe(result), flush=True),
         on_load=lambda what: print(f"{what} ...", file=sys.stderr, flush=True),
-        **given(values, ENGINE_NAMES),
+        **engine_options(values),
     )
     if as_json:
         write_json(dataclasses.asdict(report))

@@ -52,8 +52,8 @@ class EngineCounters:
 class EngineCore:
     """Runs any number of requests to their end.
 
-    `eos_token_ids` end every answer unless it ignores them; `make_decoder` gives a fresh text decoder an answer, or is
-    None where there is no tokenizer.
+    `eos_token_ids` end every answer unless it ignores them. `make_decoder` gives a fresh text decoder an answer and
+    `encode` the ids of a piece of text, nothing added; both are None where there is no tokenizer.
     """
 
     def __init__(
@@ -62,11 +62,13 @@ class EngineCore:
         limits: EngineLimits,
         eos_token_ids: Sequence[int],
         make_decoder: Callable[[], TextDecoder] | None,
+        encode: Callable[[str], list[int]] | None = None,
     ) -> None:
         self.runner = runner
         self.limits = limits
         self.eos_token_ids = frozenset(token_id for token_id in eos_token_ids if token_id < limits.vocab_size)
         self.make_decoder = make_decoder
+        self.encode = encode
         self.blocks = BlockManager(runner.layout)
         self.scheduler = Scheduler(
             self.blocks,
@@ -79,11 +81,16 @@ class EngineCore:
         self._texts: dict[int, AnswerText] = {}
 
     def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
-        """Raise RequestError for a request that cannot be served: empty, too long, ids out of range, stop strings
-        without a tokenizer."""
+        """Raise RequestError for a request that cannot be served: empty, too long, ids out of range, stop strings or
+        bad words without a tokenizer."""
         if len(prompt_token_ids) == 0:
             raise RequestError("the prompt is empty", limit="at least one token", remedy="give a prompt or ids")
-        for name, ids in (("prompt_token_ids", prompt_token_ids), ("stop_token_ids", params.stop_token_ids)):
+        for name, ids in (
+            ("prompt_token_ids", prompt_token_ids),
+            ("stop_token_ids", params.stop_token_ids),
+            ("allowed_token_ids", params.allowed_token_ids or ()),
+            ("logit_bias", tuple(params.biases)),
+        ):
             for token_id in ids:
                 if not _is_integer(token_id) or not 0 <= token_id < self.limits.vocab_size:
                     limit = f"integers from 0 to {self.limits.vocab_size - 1}, the model's vocabulary"
@@ -97,6 +104,8 @@ class EngineCore:
             )
         if params.stop and self.make_decoder is None:
             raise RequestError("stop strings need a tokenizer, and this checkpoint has none", value=list(params.stop))
+        if params.bad_words and self.encode is None:
+            raise RequestError("bad words need a tokenizer, and this checkpoint has none", value=list(params.bad_words))
 
     @property
     def counters(self) -> EngineCounters:
@@ -121,11 +130,17 @@ class EngineCore:
         """Queue a prompt and return its requests, one an answer.
 
         Requests of a lower `priority` run first. Requests share cached blocks only within one `cache_salt`, and never
-        a block whose `media` differ.
+        a block whose `media` differ. Raises RequestError for what `check` refuses, CapacityError for what the pool
+        cannot hold.
         """
         self.check(prompt_token_ids, params)
+        if not _is_integer(priority):
+            raise RequestError("priority", value=repr(priority)[:80], limit="an integer; lower runs first")
+        if cache_salt is not None and not isinstance(cache_salt, str):
+            raise RequestError("cache_salt", value=repr(cache_salt)[:80], limit="a text")
         ids = tuple(int(token_id) for token_id in prompt_token_ids)
         max_num_tokens = min(len(ids) + params.max_tokens, self.limits.max_model_len) - 1
+        bad_sequences = self._bad_sequences(params)
         requests = []
         for answer_index in range(params.n):
             request = Request(
@@ -138,12 +153,13 @@ class EngineCore:
                 priority,
                 root_key(cache_salt),
                 tuple(media),
+                bad_sequences,
             )
             self._extend_keys(request)
             self._next_id += 1
+            self.scheduler.add(request)
             if self.make_decoder is not None:
                 self._texts[request.request_id] = AnswerText(self.make_decoder(), params.stop)
-            self.scheduler.add(request)
             requests.append(request)
         self._counters.num_requests += 1
         self._counters.prompt_tokens += len(ids)
@@ -237,7 +253,7 @@ class EngineCore:
             answer_index=request.answer_index,
             prompt_token_ids=request.prompt_token_ids,
             token_ids=request.token_ids,
-            forbidden=() if may_stop else sorted(stops),
+            forbidden=sorted(request.bad_next_tokens() | (set() if may_stop else stops)),
         )
         request.token_ids.append(token)
         self._extend_keys(request)
@@ -259,6 +275,13 @@ class EngineCore:
             answer.finish(may_stop=may_stop)
         request.finish_reason = FinishReason.STOP if answer is not None and answer.stopped else reason
         self.scheduler.finish(request)
+
+    def _bad_sequences(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Return the token sequences of the bad words, each alone and after a space, in order and once."""
+        if self.encode is None:
+            return ()
+        texts = [begin + word.lstrip(" ") for word in params.bad_words for begin in ("", " ")]
+        return tuple(dict.fromkeys(tuple(self.encode(text)) for text in texts))
 
     def _extend_keys(self, request: Request) -> None:
         if self.limits.prefix_caching:

@@ -67,6 +67,7 @@ class LLM:
             ),
             eos_token_ids,
             None if tokenizer is None else lambda: Detokenizer(tokenizer),
+            None if tokenizer is None else tokenizer.encode,
         )
         self.load_seconds = time.perf_counter() - started_at
 
@@ -110,23 +111,25 @@ class LLM:
         (logits that are not finite), after the others are done.
         """
         params = params or self.sampling_params()
-        prompt_ids = [self._prompt_ids(prompt) for prompt in _as_list(prompts)]
+        prompt_ids = [self.prompt_ids(prompt) for prompt in _as_list(prompts)]
         for ids in prompt_ids:
             self.core.check(ids, params)
         started_at = time.perf_counter()
         groups: list[list[Request]] = []
         try:
             for ids in prompt_ids:
-                groups.append(self.core.add(ids, params, _seed(params), cache_salt=cache_salt))
+                groups.append(self.core.add(ids, params, draw_seed(params), cache_salt=cache_salt))
             while any(not request.is_done for group in groups for request in group):
                 self.core.step()
             _raise_errors(groups)
-            return [self._completion(group, started_at) for group in groups]
+            return [self.completion(group, started_at) for group in groups]
         finally:
             for request in itertools.chain.from_iterable(groups):
                 self.core.forget(request)
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str | Completion]:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, cache_salt: str | None = None
+    ) -> Iterator[str | Completion]:
         """Answer one prompt: yield its text in pieces as it comes, then the completion.
 
         Text that a stop string might still cut is held back, so the pieces join to the completion's text. Takes one
@@ -136,9 +139,9 @@ class LLM:
         params = params or self.sampling_params()
         if params.n != 1:
             raise RequestError("a stream is one answer", value=params.n, limit="n = 1", remedy="use generate")
-        ids = self._prompt_ids(prompt)
+        ids = self.prompt_ids(prompt)
         started_at = time.perf_counter()
-        (request,) = self.core.add(ids, params, _seed(params))
+        (request,) = self.core.add(ids, params, draw_seed(params), cache_salt=cache_salt)
         shown = 0
         try:
             is_finished = False
@@ -151,18 +154,20 @@ class LLM:
                     yield text[shown:]
                     shown = len(text)
             _raise_errors([[request]])
-            yield self._completion([request], started_at)
+            yield self.completion([request], started_at)
         finally:
             self.core.forget(request)
 
-    def _prompt_ids(self, prompt: Prompt) -> list[int]:
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Return a prompt's ids: text is encoded, ids are used as given."""
         if isinstance(prompt, str):
             return self.encode(prompt)
         if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
             raise RequestError("a prompt is text or a list of token ids", value=repr(prompt)[:80])
         return list(prompt)
 
-    def _completion(self, group: Sequence[Request], started_at: float) -> Completion:
+    def completion(self, group: Sequence[Request], started_at: float) -> Completion:
+        """Return the completion of a prompt's finished requests; `started_at` is in seconds of time.perf_counter."""
         first = group[0]
         num_tokens = sum(len(request.token_ids) for request in group)
         begin = min(request.first_token_at or started_at for request in group)
@@ -193,7 +198,8 @@ def _raise_errors(groups: Iterable[Iterable[Request]]) -> None:
             raise request.error
 
 
-def _seed(params: SamplingParams) -> int:
+def draw_seed(params: SamplingParams) -> int:
+    """Return the seed of the parameters, or a random one."""
     return secrets.randbits(63) if params.seed is None else params.seed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -12,6 +13,9 @@ from gemwright.memory.block_keys import MediaSpan, extend_block_keys, root_key, 
 
 MAX_TEMPERATURE = 1e9
 """All tokens are equally likely long before."""
+
+MAX_LOGIT_BIAS = 100.0
+"""Largest logit bias either way, as in the OpenAI interface."""
 
 MAX_REPETITION_PENALTY = 100.0
 """Beyond it, and below its inverse, a penalized logit could leave the range of float32."""
@@ -31,6 +35,11 @@ class SamplingParams:
     temperature 0 is greedy. top_k 0 and top_p 1 are off. Without a seed one is drawn at random. `stop` strings end the
     answer before them, `stop_token_ids` after them; `ignore_eos` goes on past the model's own stop ids. The first
     `min_tokens` tokens neither are stop ids nor complete a stop string. `logprobs` 0 gives the chosen token's alone.
+
+    `logit_bias` is added to the logits of its ids; given as a mapping (keys may be decimal strings, as in JSON), it is
+    kept as pairs by rising id. `allowed_token_ids` are the only ones that may be chosen. A text of `bad_words` never
+    comes about in the answer token by token as the tokenizer writes it, alone or after a space: its last token is
+    forbidden wherever the answer ends with those before it. The order in which all this acts is that of the sampler.
     """
 
     max_tokens: int = 256
@@ -49,11 +58,18 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         stop: Any = self.stop
         object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else _as_tuple("stop", stop))
         object.__setattr__(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
+        object.__setattr__(self, "logit_bias", _as_biases(self.logit_bias))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", _as_tuple("allowed_token_ids", self.allowed_token_ids))
+        object.__setattr__(self, "bad_words", _as_tuple("bad_words", self.bad_words))
         _in_range("max_tokens", self.max_tokens, 1, math.inf, int)
         _in_range("temperature", self.temperature, 0, MAX_TEMPERATURE)
         _in_range("top_k", self.top_k, 0, math.inf, int)
@@ -75,14 +91,45 @@ class SamplingParams:
             _in_range("seed", self.seed, 0, 2**64 - 1, int)
         if any(type(text) is not str or not text for text in self.stop):
             raise RequestError("stop", value=list(self.stop), limit="strings that are not empty")
-        if any(type(token_id) is not int or token_id < 0 for token_id in self.stop_token_ids):
-            raise RequestError("stop_token_ids", value=list(self.stop_token_ids), limit="token ids, 0 or more")
+        for name, ids in (("stop_token_ids", self.stop_token_ids), ("allowed_token_ids", self.allowed_token_ids or ())):
+            if any(type(token_id) is not int or token_id < 0 for token_id in ids):
+                raise RequestError(name, value=list(ids), limit="token ids, 0 or more")
+        if self.allowed_token_ids == ():
+            raise RequestError("allowed_token_ids", value=[], limit="at least one id", remedy="leave it out")
+        if any(type(text) is not str or not text.strip() for text in self.bad_words):
+            raise RequestError("bad_words", value=list(self.bad_words), limit="strings that are more than spaces")
+
+    @property
+    def biases(self) -> dict[int, float]:
+        """What is added to the logits of which ids."""
+        return dict(self.logit_bias)
 
 
 def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         raise RequestError(name, value=value, limit="a list")
     return tuple(value)
+
+
+def _as_biases(value: Any) -> tuple[tuple[int, float], ...]:
+    """Return the pairs (id, bias) by rising id. Raises RequestError for what is no such mapping."""
+    if isinstance(value, Mapping):
+        pairs = list(value.items())
+    elif isinstance(value, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        pairs = list(value)
+    else:
+        raise RequestError("logit_bias", value=value, limit="a mapping from token ids to numbers")
+    biases: dict[int, float] = {}
+    for key, bias in pairs:
+        is_decimal = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 20
+        token_id = int(key) if is_decimal else key
+        if type(token_id) is not int or token_id < 0:
+            raise RequestError("logit_bias", value=key, limit="token ids, 0 or more")
+        if token_id in biases:
+            raise RequestError("logit_bias", value=key, limit="each id once")
+        _in_range("logit_bias", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+        biases[token_id] = bias
+    return tuple(sorted(biases.items()))
 
 
 def _in_range(name: str, value: Any, low: float, high: float, kind: type = float) -> None:
@@ -116,6 +163,8 @@ class Request:
     """Lower runs first."""
     root_key: bytes = root_key(None)
     media: tuple[MediaSpan, ...] = ()
+    bad_sequences: tuple[tuple[int, ...], ...] = ()
+    """The token sequences of its bad words."""
     block_keys: list[bytes] = field(default_factory=list)
     """Names of the full blocks of its known tokens; see memory.block_keys."""
     arrived_at_step: int = 0
@@ -146,6 +195,15 @@ class Request:
     def is_done(self) -> bool:
         """Whether it finished or failed."""
         return self.finish_reason is not None or self.error is not None
+
+    def bad_next_tokens(self) -> set[int]:
+        """Return the tokens that would complete a bad sequence inside the answer."""
+        made = self.token_ids
+        return {
+            sequence[-1]
+            for sequence in self.bad_sequences
+            if len(sequence) <= len(made) + 1 and made[len(made) - len(sequence) + 1 :] == list(sequence[:-1])
+        }
 
     def extend_block_keys(self, block_size: int) -> None:
         """Name the blocks that the known tokens have filled."""

@@ -1,4 +1,7 @@
-"""Chooses a token from one row of logits: penalties, temperature, min-p, top-k, top-p, seeded randomness, logprobs.
+"""Chooses a token from one row of logits, and reads logprobs off it.
+
+The order: logit bias; repetition, presence and frequency penalties; forbidden ids and those not allowed go to -inf;
+then greedy, or top-k, temperature, min-p, top-p and a seeded draw. Logprobs are read off the row as the model gave it.
 
 Plain numpy on one row, so that a choice depends on its own request alone. Defines what faster samplers must equal.
 """
@@ -15,6 +18,9 @@ from gemwright.errors import GemwrightError, RequestError
 
 Logits = NDArray[np.float32]
 
+FIRST_SORTED = 64
+"""How many of the most likely tokens top-p sorts at first."""
+
 
 def choose_token(
     logits: Logits,
@@ -29,20 +35,12 @@ def choose_token(
     """Return the next token of an answer whose tokens so far are `token_ids`.
 
     The same seed, answer and place give the same random number, whatever runs beside it. `forbidden` ids (stop ids
-    before min_tokens) are never chosen. Raises GemwrightError when the logits are not finite, RequestError when every
-    token is forbidden.
+    before min_tokens, the last ones of bad words) are never chosen. Raises GemwrightError when the logits are not
+    finite, RequestError when no token may be chosen.
     """
     _require_finite(logits)
-    scores = _penalize(logits, params, prompt_token_ids, token_ids)
-    if len(forbidden):
-        scores = scores.copy()
-        scores[list(forbidden)] = -np.inf
-        if scores.max() == -np.inf:
-            raise RequestError(
-                "every token is a stop id, so min_tokens cannot be reached",
-                value=f"min_tokens {params.min_tokens}",
-                remedy="name fewer stop_token_ids, or set min_tokens to 0",
-            )
+    scores = _penalize(_add_bias(logits, params), params, prompt_token_ids, token_ids)
+    scores = _mask(scores, params, forbidden)
     if params.temperature == 0:
         return int(scores.argmax())
     candidates, probabilities = _candidates(scores, params)
@@ -88,6 +86,36 @@ def _penalize(
     return scores
 
 
+def _add_bias(logits: Logits, params: SamplingParams) -> Logits:
+    if not params.logit_bias:
+        return logits
+    scores = logits.copy()
+    biases = params.biases
+    scores[list(biases)] += np.array(list(biases.values()), dtype=np.float32)
+    return scores
+
+
+def _mask(scores: Logits, params: SamplingParams, forbidden: Sequence[int]) -> Logits:
+    """Return scores with -inf for what may not be chosen."""
+    if params.allowed_token_ids is not None:
+        allowed = list(params.allowed_token_ids)
+        masked = np.full_like(scores, -np.inf)
+        masked[allowed] = scores[allowed]
+        scores = masked
+    if len(forbidden):
+        scores = scores.copy()
+        scores[list(forbidden)] = -np.inf
+    elif params.allowed_token_ids is None:
+        return scores
+    if scores.max() == -np.inf:
+        raise RequestError(
+            "every token is a stop id before min_tokens, ends a bad word, or is not allowed",
+            value=f"min_tokens {params.min_tokens} after {len(params.bad_words)} bad words",
+            remedy="name fewer stop_token_ids or bad_words, more allowed_token_ids, or set min_tokens to 0",
+        )
+    return scores
+
+
 def _candidates(scores: Logits, params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the ids that may be chosen and their probabilities, not normalized: by rising id, with top_p most likely
     first. Scores that equal the k-th best all stay; top_p keeps the fewest ids whose probabilities reach it."""
@@ -101,12 +129,29 @@ def _candidates(scores: Logits, params: SamplingParams) -> tuple[NDArray[np.int6
         keep = probabilities >= params.min_p
         ids, probabilities = ids[keep], probabilities[keep]
     if params.top_p < 1:
-        order = np.lexsort((ids, -probabilities))
-        ids, probabilities = ids[order], probabilities[order]
-        reached = np.cumsum(probabilities / probabilities.sum())
-        count = int(reached.searchsorted(params.top_p, side="left")) + 1
-        ids, probabilities = ids[:count], probabilities[:count]
+        return _most_likely(ids, probabilities, params.top_p)
     return ids, probabilities
+
+
+def _most_likely(
+    ids: NDArray[np.int64], probabilities: NDArray[np.float64], top_p: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the fewest ids whose probabilities reach top_p, most likely first, equal ones by rising id.
+
+    Sorts only as many of the largest as it needs: the sums are those of a full sort, bit for bit.
+    """
+    total = probabilities.sum()
+    num_sorted = FIRST_SORTED
+    while True:
+        most = np.arange(len(ids))
+        if num_sorted < len(ids):
+            most = np.flatnonzero(probabilities >= np.partition(probabilities, -num_sorted)[-num_sorted])
+        most = most[np.argsort(-probabilities[most], kind="stable")]
+        reached = np.cumsum(probabilities[most] / total)
+        if reached[-1] >= top_p or len(most) == len(ids):
+            kept = most[: int(reached.searchsorted(top_p, side="left")) + 1]
+            return ids[kept], probabilities[kept]
+        num_sorted *= 8
 
 
 def _require_finite(logits: Logits) -> None:
