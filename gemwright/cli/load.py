@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gemwright.engine.llm import LLM
 
-Progress = Callable[[int, int], None]
-"""Called with how much is done and how much there is."""
+Progress = Callable[[int, int | None], None]
+"""Called with how much is done and how much there is, None where nobody knows."""
 
 
 def load_model(model: str | None, *, revision: str | None, options: dict[str, Any]) -> LLM:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gemwright import __version__
+from gemwright.cli.batch import batch
 from gemwright.cli.run import run
 from gemwright.cli.verify import verify
 
@@ -24,4 +25,5 @@ def program() -> None:
 
 
 program.add_command(run)
+program.add_command(batch)
 program.add_command(verify)

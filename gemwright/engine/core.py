@@ -136,7 +136,7 @@ class EngineCore:
         self.check(prompt_token_ids, params)
         if not _is_integer(priority):
             raise RequestError("priority", value=repr(priority)[:80], limit="an integer; lower runs first")
-        if cache_salt is not None and not isinstance(cache_salt, str):
+        if cache_salt is not None and not _is_text(cache_salt):
             raise RequestError("cache_salt", value=repr(cache_salt)[:80], limit="a text")
         ids = tuple(int(token_id) for token_id in prompt_token_ids)
         max_num_tokens = min(len(ids) + params.max_tokens, self.limits.max_model_len) - 1
@@ -294,6 +294,14 @@ class EngineCore:
 def _is_integer(value: object) -> bool:
     """Whether a value is an integer, numpy's included."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is a text that UTF-8 can hold."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _num_logit_rows(item: ScheduledRequest) -> int:

@@ -76,7 +76,7 @@ class LLM:
 
         Raises RequestError for a choice that greedy decoding would ignore.
         """
-        defaults = sampling_defaults(self.generation_config)
+        defaults = self.sampling_defaults()
         greedy = overrides.get("temperature", defaults["temperature"]) == 0
         ignored = [name for name in ("top_k", "top_p", "min_p", "seed") if greedy and overrides.get(name) is not None]
         if ignored:
@@ -86,6 +86,10 @@ class LLM:
                 remedy=f"give --temperature above 0, or leave --{ignored[0].replace('_', '-')} out",
             )
         return SamplingParams(**{**defaults, **overrides})
+
+    def sampling_defaults(self) -> dict[str, Any]:
+        """Return the sampling fields that the model's generation config sets; temperature 0 where it names none."""
+        return sampling_defaults(self.generation_config)
 
     def encode(self, text: str) -> list[int]:
         """Return a prompt's ids with exactly one BOS first, whether or not the text spells it (field case 040)."""
