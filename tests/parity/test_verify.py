@@ -128,6 +128,14 @@ def test_ids_do_where_there_is_no_tokenizer(command: CommandLine, tmp_path: Path
     assert "40 ids: 40 tokens of prompt" in outcome.stdout
 
 
+def test_prompts_that_begin_alike_do_not_meet_in_the_cache(tmp_path: Path) -> None:
+    """The third prompt's logits lie where the engine left the second one's keys; the fourth begins like the second."""
+    folder = write_tiny_checkpoint("gemma3", tmp_path)
+    first, second, third = (np.random.default_rng(seed).integers(108, 360, 70 * seed).tolist() for seed in (1, 2, 3))
+    prompts = [("first", first), ("second", second), ("third", third), ("fourth", [*second, 108])]
+    assert verify(str(folder), prompts=prompts, max_tokens=8, threads=1).passed
+
+
 def test_placeholders_of_media_end_the_comparison(tmp_path: Path) -> None:
     """transformers' Gemma 4 replaces their embeddings even where no media came; a text model never means them."""
     text = {key: value for key, value in TINY_CONFIGS["gemma4-k-equals-v"].items() if key != "architectures"}
