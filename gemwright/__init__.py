@@ -9,13 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gemwright.engine.async_engine import AsyncEngine
     from gemwright.engine.llm import LLM
     from gemwright.engine.request import SamplingParams
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncEngine", "SamplingParams", "__version__"]
 __version__ = "0.1.0"
 
-_PUBLIC = {"LLM": "gemwright.engine.llm", "SamplingParams": "gemwright.engine.request"}
+_PUBLIC = {
+    "LLM": "gemwright.engine.llm",
+    "AsyncEngine": "gemwright.engine.async_engine",
+    "SamplingParams": "gemwright.engine.request",
+}
 
 
 def __getattr__(name: str) -> Any:
