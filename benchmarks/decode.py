@@ -77,7 +77,7 @@ def time_prompt(llm: LLM, prompt: str, max_tokens: int, num_runs: int) -> dict[s
 def main() -> None:
     """Load, time, print the JSON and write it to --output where one is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", help="a folder or a .gguf file; left out: the default model")
+    parser.add_argument("model", nargs="?", help="a hub id, a folder or a .gguf file; left out: the default model")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens made by a timed request (at least 2)")
     parser.add_argument("--runs", type=int, default=3, help="timed requests of each kind")
@@ -87,12 +87,13 @@ def main() -> None:
         parser.error("--max-tokens must be at least 2 and --runs at least 1")
 
     start = time.perf_counter()
-    llm = LLM(arguments.model, dtype=arguments.dtype)
+    # Without the prefix cache, which would answer for a prompt that was timed before.
+    llm = LLM(arguments.model, dtype=arguments.dtype, prefix_caching=False)
     load_s = time.perf_counter() - start
     report = {
         "command": " ".join(["python", *sys.argv]),
         "model": arguments.model or "default",
-        "dtype": arguments.dtype,
+        "dtype": llm.engine.dtype,
         "machine": describe_machine(),
         "versions": describe_versions(),
         "load_s": load_s,
