@@ -61,7 +61,7 @@ class LLM:
             EngineLimits(
                 self.engine.max_model_len,
                 self.spec.vocab_size,
-                min(config.step_tokens(), self.engine.max_model_len),
+                self.engine.step_tokens,
                 config.max_num_seqs,
                 config.prefix_caching,
             ),
@@ -165,6 +165,8 @@ class LLM:
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return a prompt's ids: text is encoded, ids are used as given."""
         if isinstance(prompt, str):
+            if not prompt:
+                raise RequestError("the prompt is empty", limit="at least one character", remedy="give a prompt")
             return self.encode(prompt)
         if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
             raise RequestError("a prompt is text or a list of token ids", value=repr(prompt)[:80])
@@ -220,10 +222,12 @@ def stop_ids(generation_config: Mapping[str, Any], spec_eos: Sequence[int]) -> t
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling fields a generation config sets; temperature 0 unless it says do_sample. Raises
     CheckpointError for a value that cannot be used."""
-    if not generation_config.get("do_sample", False):
-        return {"temperature": 0.0}
-    defaults: dict[str, Any] = {"temperature": 1.0}
-    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
+    samples = generation_config.get("do_sample")
+    if samples not in (True, False, None):
+        raise CheckpointError("the model's generation defaults: do_sample", value=samples, limit="true or false")
+    defaults: dict[str, Any] = {"temperature": 1.0 if samples else 0.0}
+    drawing = ("temperature", "top_k", "top_p", "min_p") if samples else ()
+    for name in (*drawing, "repetition_penalty"):
         if generation_config.get(name) is not None:
             defaults[name] = generation_config[name]
     try:

@@ -29,6 +29,8 @@ class StartedEngine:
     layout: KVLayout
     dtype: ComputeDtype
     max_model_len: int
+    step_tokens: int
+    """Tokens of one step: as configured, or as many as all requests can bring."""
     lines: tuple[FootprintLine, ...]
     measured_bytes: int
     notes: tuple[str, ...]
@@ -55,7 +57,8 @@ def start_engine(checkpoint: Checkpoint, config: EngineConfig, progress: Progres
     dtype = _choose_dtype(checkpoint, config, notes)
     free_bytes = free_memory_bytes() if config.device == "cpu" else 0
     layout, max_model_len = _plan_cache(spec, config, dtype, free_bytes, notes)
-    workspace = plan_workspace(spec, step_tokens=min(config.step_tokens(), max_model_len), dtype=dtype)
+    step_tokens = min(config.step_tokens(), config.max_num_seqs * max_model_len)
+    workspace = plan_workspace(spec, step_tokens=step_tokens, dtype=dtype)
     lines = plan_footprint(spec, layout, workspace, dtype)
     _check_fits(lines, workspace.scratch_bytes, free_bytes)
     ops = _make_ops(config, dtype)
@@ -72,6 +75,7 @@ def start_engine(checkpoint: Checkpoint, config: EngineConfig, progress: Progres
         layout=layout,
         dtype=dtype,
         max_model_len=max_model_len,
+        step_tokens=step_tokens,
         lines=lines,
         measured_bytes=measured,
         notes=tuple(notes),
