@@ -74,8 +74,9 @@ class Scheduler:
             budget = self.step_tokens - sum(item.num_tokens for item in scheduled.values())
             if budget == 0 or len(self.running) == self.max_num_seqs:
                 break
-            num_matched = self._match(request)
-            if self.blocks.is_being_computed(request.block_keys, num_matched):
+            limit = self._max_cached_blocks(request)
+            num_matched = self._match(request, limit)
+            if num_matched < limit and self.blocks.is_being_computed(request.block_keys, num_matched):
                 continue  # another request is about to compute what this one needs next: wait and share it
             if not self._admit(request, num_matched):
                 break  # nobody overtakes it
@@ -106,14 +107,18 @@ class Scheduler:
                 scheduled[request.request_id] = ScheduledRequest(request, num_tokens)
                 return
 
-    def _match(self, request: Request) -> int:
-        """Return how many leading blocks of a waiting request are cached; its last token is always computed."""
-        if not self.prefix_caching or (request.params.prompt_logprobs is not None and request.answer_index == 0):
+    def _max_cached_blocks(self, request: Request) -> int:
+        """Return how many leading blocks a request may find: none where prompt logprobs want every position's logits,
+        and never the one with its last token."""
+        wants_all = request.params.prompt_logprobs is not None and request.answer_index == 0
+        if wants_all or not self.prefix_caching:
             return 0
-        block_size = self.blocks.layout.block_size
-        limit = request.max_cached_blocks(block_size)
+        return request.max_cached_blocks(self.blocks.layout.block_size)
+
+    def _match(self, request: Request, limit: int) -> int:
+        """Return how many leading blocks of a waiting request, up to `limit`, are cached and may be taken."""
         while (found := self.blocks.match(request.block_keys, limit)) > 0:
-            limit = request.max_cached_blocks(block_size, found)
+            limit = request.max_cached_blocks(self.blocks.layout.block_size, found)
             if limit == found:
                 break
         return found

@@ -158,19 +158,19 @@ def test_the_lowest_in_rank_gives_way_keeps_its_tokens_and_comes_back() -> None:
 
 
 def test_the_one_that_gives_way_is_not_in_the_step() -> None:
-    """Also where it was given tokens before the request that takes its blocks."""
-    scheduler = make_scheduler(tight_layout(10))
-    lower = request(0, 20, 40, priority=1)
-    scheduler.add(lower)
-    run(scheduler)
-    run(scheduler)
-    higher = request(1, 16, 39)
-    scheduler.add(higher)
-    scheduled = [run(scheduler) for _ in range(12)]
-    assert scheduler.num_preemptions == 1
-    assert [(0, 1), (1, 15)] in scheduled
-    assert scheduler.running == [higher]
-    assert scheduled[-1] == [(1, 1)]
+    """Answers are given their token first; then the prompt of a higher rank lacks the blocks they have grown into."""
+    scheduler = make_scheduler(tight_layout(16))
+    lower = [request(request_id, 3, 40, priority=1) for request_id in range(4)]
+    for item in lower:
+        scheduler.add(item)
+    assert run(scheduler) == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    scheduler.add(request(4, 48, 60))
+    assert run(scheduler) == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 12)]
+    assert run(scheduler) == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 12)]
+    assert run(scheduler) == [(0, 1), (1, 1), (2, 1), (4, 12)]
+    assert scheduler.waiting == [lower[3]]
+    assert run(scheduler) == [(0, 1), (1, 1), (4, 12)]
+    assert scheduler.num_preemptions == 2
 
 
 def test_a_request_that_can_never_run_is_refused_at_once_naming_the_bytes() -> None:
@@ -205,6 +205,25 @@ def test_a_request_does_not_wait_for_one_that_went_away() -> None:
     scheduler.finish(first)
     assert run(scheduler) == [(1, 14)]
     assert second.num_cached == 16
+
+
+def test_a_request_does_not_wait_for_the_block_of_its_own_last_token() -> None:
+    """That one it computes itself, whoever else has it."""
+    scheduler = make_scheduler(layout())
+    scheduler.step_tokens = 5
+    for request_id in (0, 1):
+        scheduler.add(request(request_id, 8, 20, first_token=7))
+    assert run(scheduler) == [(0, 5)]
+    assert run(scheduler) == [(0, 3), (1, 2)]
+    assert scheduler.running[1].num_cached == 4
+
+
+def test_a_request_that_reads_prompt_logprobs_waits_for_nobody() -> None:
+    """It computes every position itself, so there is nothing to wait for."""
+    scheduler = make_scheduler(layout())
+    for request_id in (0, 1):
+        scheduler.add(request(request_id, 8, 20, first_token=7, params=SamplingParams(prompt_logprobs=0)))
+    assert run(scheduler) == [(0, 8), (1, 8)]
 
 
 @pytest.mark.parametrize("why", ["no prefix caching", "prompt logprobs"])
