@@ -212,7 +212,7 @@ def test_a_pool_without_a_block_for_every_group_is_refused_naming_the_bytes(pool
     smallest = sum(group.block_bytes for group in layout.groups)
     assert pool_bytes < smallest == 16_384
     for context in (None, 256):
-        with pytest.raises(CapacityError, match="K/V cache cannot hold one request") as caught:
+        with pytest.raises(CapacityError, match="K/V") as caught:
             tiny_llm("gemma4-e", kv_cache_memory_bytes=pool_bytes, max_model_len=context)
         needed = layout.request_bytes(context or 1, context or 1)
         assert f"{needed} bytes needed" in str(caught.value)
