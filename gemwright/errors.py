@@ -9,11 +9,12 @@ from __future__ import annotations
 class GemwrightError(Exception):
     """Base of all errors raised on purpose.
 
-    `what` names the field, file or tensor; `value` and `limit` are printed as given; `remedy` says what to do next.
+    `what` names the field, file or tensor; `value` and `limit` are printed as given; `remedy` says what to do next; left out, it is that of the class.
     """
 
     exit_code = 1
     http_status = 500
+    default_remedy = "--debug shows where"
 
     def __init__(
         self,
@@ -26,8 +27,11 @@ class GemwrightError(Exception):
         self.what = what
         self.value = value
         self.limit = limit
-        self.remedy = remedy
-        super().__init__(self.describe())
+        self.remedy = remedy or self.default_remedy
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        return self.describe()
 
     def describe(self) -> str:
         """Return the message as a short block of lines, one fact a line."""
@@ -36,8 +40,7 @@ class GemwrightError(Exception):
             lines.append(f"value: {self.value}")
         if self.limit is not None:
             lines.append(f"limit: {self.limit}")
-        if self.remedy is not None:
-            lines.append(f"remedy: {self.remedy}")
+        lines.append(f"remedy: {self.remedy}")
         return "\n  ".join(lines)
 
 
@@ -46,6 +49,7 @@ class RequestError(GemwrightError):
 
     exit_code = 2
     http_status = 400
+    default_remedy = "change the request to keep to what is allowed"
 
 
 class UnsupportedError(GemwrightError):
@@ -53,6 +57,7 @@ class UnsupportedError(GemwrightError):
 
     exit_code = 3
     http_status = 400
+    default_remedy = "use one of the models and options that README names"
 
 
 class CapacityError(GemwrightError):
@@ -60,6 +65,7 @@ class CapacityError(GemwrightError):
 
     exit_code = 4
     http_status = 503
+    default_remedy = "allow more memory, or ask for less"
 
 
 class CheckpointError(GemwrightError):
@@ -67,3 +73,4 @@ class CheckpointError(GemwrightError):
 
     exit_code = 5
     http_status = 500
+    default_remedy = "fetch the file again, or write it anew"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 and the signal's number, as shells count."""
@@ -17,6 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `gemwright` with these words (left out: the process's own) and return the exit code."""
     # Inside the try, since an interrupt may come while modules are being imported.
     debug = False
+    if sys.stderr is None:  # closed by whoever started us
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  # open as long as the process
+    if sys.stdout is None:
+        print("error: stdout is closed, and the answer goes there\n  remedy: open it", file=sys.stderr)
+        return 1
     try:
         from gemwright.cli.options import Settings
         from gemwright.cli.program import program

@@ -78,6 +78,8 @@ def _split(words: Sequence[str], *, has_model: bool, has_ids: bool) -> tuple[str
 
 def read_stdin() -> str:
     """Return all of stdin as text, exactly as it comes; RequestError where it is not UTF-8."""
+    if sys.stdin is None:
+        raise RequestError("stdin is closed", remedy="give the prompt as a word, or open stdin")
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:

@@ -7,7 +7,7 @@ import traceback
 
 import click
 
-from gemwright.errors import CapacityError, GemwrightError
+from gemwright.errors import CapacityError, CheckpointError, GemwrightError
 
 
 def report_failure(error: Exception, *, debug: bool) -> int:
@@ -21,12 +21,25 @@ def report_failure(error: Exception, *, debug: bool) -> int:
         traceback.print_exception(error)
     if isinstance(error, MemoryError):
         error = CapacityError("memory ran out", remedy="use a smaller model, --dtype bfloat16 or a shorter context")
+    if isinstance(error, OSError):
+        error = _file_error(error)
     if isinstance(error, GemwrightError):
         print(f"error: {error.describe()}", file=sys.stderr)
         return error.exit_code
     remedy = "" if debug else "\n  remedy: --debug shows where"
     print(f"error: unforeseen {type(error).__name__}: {_first_line(error)}{remedy}", file=sys.stderr)
     return GemwrightError.exit_code
+
+
+def _file_error(error: OSError) -> GemwrightError:
+    """Say which file could not be read, or that the answer could not be written."""
+    if error.filename is not None:
+        return CheckpointError(
+            f"{error.filename} cannot be read or written",
+            value=error.strerror,
+            remedy="look at the path, its permissions and the space on its disk",
+        )
+    return GemwrightError("the output cannot be written", value=error.strerror, remedy="look at where stdout goes")
 
 
 def _first_line(error: Exception) -> str:

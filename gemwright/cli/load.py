@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ def load_model(model: str | None, *, revision: str | None, options: dict[str, An
     from gemwright.engine.llm import LLM
     from gemwright.loading.resolve import resolve_model
 
+    started_at = time.perf_counter()
     # Settings that are wrong are refused before anything large is imported.
     EngineConfig(**options)
     import_backend()
@@ -28,7 +30,9 @@ def load_model(model: str | None, *, revision: str | None, options: dict[str, An
         with progress_bar("joining the default model") as progress:
             resolve_model(None, revision=revision, progress=progress)
     with progress_bar("loading weights") as progress:
-        return LLM(model, revision=revision, progress=progress, **options)
+        llm = LLM(model, revision=revision, progress=progress, **options)
+    llm.load_seconds = time.perf_counter() - started_at  # with the backend's own start
+    return llm
 
 
 @contextmanager

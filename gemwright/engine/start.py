@@ -118,13 +118,17 @@ def _plan_cache(
         held = longest_request(shapes, budget, wanted, step_tokens)
         if held < wanted:
             if held == 0:
-                wanted = 1  # plan_layout refuses and names the bytes
-            else:
-                notes.append(
-                    f"context lowered from the model's {wanted} to {held} tokens: what {budget} bytes of K/V pool hold "
-                    "(--kv-cache-memory-bytes)"
+                raise CapacityError(
+                    "the K/V pool is smaller than one block of every group",
+                    value=f"{shapes.request_bytes(1, step_tokens)} bytes needed",
+                    limit=f"{budget} bytes allowed",
+                    remedy="raise --kv-cache-memory-bytes",
                 )
-                wanted = held
+            notes.append(
+                f"context lowered from the model's {wanted} to {held} tokens: what a K/V pool of "
+                f"{budget / 2**30:.2f} GiB holds (--kv-cache-memory-bytes)"
+            )
+            wanted = held
     layout = plan_layout(
         spec,
         block_size=config.block_size,

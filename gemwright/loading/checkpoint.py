@@ -115,7 +115,7 @@ def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False) -> C
     if not exists:
         raise CheckpointError(f"{path}: no such file or folder")
     if names is None:
-        return _open_file(path)
+        return _open_file(path, allow_unknown_config_keys)
     has_safetensors = any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names)
     models = _gguf_models([path / name for name in names if name.endswith(".gguf")])
     if len(models) > 1 and not has_safetensors:
@@ -125,7 +125,7 @@ def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False) -> C
             remedy="name one of the files",
         )
     if models and not has_safetensors:
-        return _open_gguf_model(models[0])
+        return _open_gguf_model(models[0], allow_unknown_config_keys)
     if "config.json" in names:
         return _open_safetensors_model(path, allow_unknown_config_keys)
     pickled = [name for name in names if name.endswith(PICKLED_SUFFIXES)]
@@ -136,12 +136,12 @@ def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False) -> C
     )
 
 
-def _open_file(path: Path) -> Checkpoint:
+def _open_file(path: Path, allow_unknown_config_keys: bool) -> Checkpoint:
     if path.name.endswith(PICKLED_SUFFIXES):
         raise pickled_weights(path)
     if path.name.endswith((".safetensors", ".json")):
         raise CheckpointError(f"{path}: one file of a checkpoint", remedy=f"give its folder, {path.parent}")
-    return _open_gguf_model(path)
+    return _open_gguf_model(path, allow_unknown_config_keys)
 
 
 def _gguf_models(paths: list[Path]) -> list[Path]:
@@ -162,7 +162,7 @@ def _open_safetensors_model(folder: Path, allow_unknown_config_keys: bool) -> Ch
     return Checkpoint(spec, "safetensors", folder, files, generation_config, match, list(match.notes))
 
 
-def _open_gguf_model(path: Path) -> Checkpoint:
+def _open_gguf_model(path: Path, allow_unknown_config_keys: bool) -> Checkpoint:
     files = open_gguf(path)
     metadata, where = files.metadata, str(files.paths[0])
     # Token lists are long, and no spec depends on them: they stay undecoded.
@@ -173,7 +173,11 @@ def _open_gguf_model(path: Path) -> Checkpoint:
     }
     shapes = {name: tensor.shape for name, tensor in files.tensors.items()}
     spec = read_gguf_metadata(
-        short, tensor_shapes=shapes, rope_freqs=_read_rope_freqs(files.tensors.get(_ROPE_FREQS)), source=where
+        short,
+        tensor_shapes=shapes,
+        rope_freqs=_read_rope_freqs(files.tensors.get(_ROPE_FREQS)),
+        source=where,
+        allow_unknown_keys=allow_unknown_config_keys,
     )
     _check_token_arrays(metadata, spec, where)
     match = match_gguf(spec, files.tensors, where)

@@ -65,9 +65,9 @@ class ReferenceOps:
     def __init__(self, dtype: ComputeDtype, device: str = "cpu", threads: int | None = None) -> None:
         self.dtype: ComputeDtype = dtype
         self.torch_dtype = TORCH_DTYPES[dtype]
+        if device != "cpu":
+            _require_cuda(device)
         self.device = torch.device(device)
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise UnsupportedError("no CUDA device is usable", value=device, remedy="use --device cpu")
         if threads is not None:
             torch.set_num_threads(threads)
 
@@ -296,6 +296,15 @@ class ReferenceOps:
 
     def _indices(self, indices: Indices) -> torch.Tensor:
         return torch.from_numpy(indices).to(self.device, torch.int64)
+
+
+def _require_cuda(device: str) -> None:
+    """Raise UnsupportedError for a CUDA device that is not here."""
+    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(device.partition(":")[2] or 0) >= num_devices:
+        raise UnsupportedError(
+            "this CUDA device is not usable", value=device, limit=f"{num_devices} devices", remedy="use --device cpu"
+        )
 
 
 @cache

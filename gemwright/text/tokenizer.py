@@ -71,7 +71,7 @@ class Tokenizer(ABC):
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise RequestError(
-                "the text holds half of a surrogate pair, which no UTF-8 text can",
+                "the text holds bytes that are not UTF-8, or half of a surrogate pair",
                 value=f"{text[error.start]!r} at character {error.start}",
                 remedy="send the whole character, or replace it",
             ) from None

@@ -176,8 +176,9 @@ def test_every_error_has_its_exit_code_and_status(kind: type[GemwrightError], ex
     assert str(error) == "a thing\n  value: 0\n  limit: 1 or more\n  remedy: use 1"
 
 
-def test_an_error_says_no_more_than_it_knows() -> None:
-    assert str(GemwrightError("a thing")) == "a thing"
+def test_an_error_says_no_more_than_it_knows_and_always_a_remedy() -> None:
+    assert str(GemwrightError("a thing")) == "a thing\n  remedy: --debug shows where"
+    assert str(CapacityError("a thing")) == "a thing\n  remedy: allow more memory, or ask for less"
     assert str(GemwrightError("a thing", remedy="stop")) == "a thing\n  remedy: stop"
 
 
