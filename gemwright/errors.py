@@ -9,7 +9,8 @@ from __future__ import annotations
 class GemwrightError(Exception):
     """Base of all errors raised on purpose.
 
-    `what` names the field, file or tensor; `value` and `limit` are printed as given; `remedy` says what to do next; left out, it is that of the class.
+    `what` names the field, file or tensor; `value` and `limit` are printed as given; `remedy` says what to do next, and
+    is that of the class where it is left out.
     """
 
     exit_code = 1

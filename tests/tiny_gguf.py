@@ -28,6 +28,7 @@ def write_tiny_gguf(
     without: frozenset[str] = frozenset(),
     tokens: int | None = None,
     sampling: Mapping[str, float] | None = None,
+    extra_metadata: Mapping[str, int] | None = None,
 ) -> Path:
     """Write `values`, given as a safetensors file would hold them; matrices in `encoding` where their rows allow it.
 
@@ -41,6 +42,8 @@ def write_tiny_gguf(
         writer.add_token_list([f"t{index}" for index in range(tokens)])
         writer.add_token_scores([-float(index) for index in range(tokens)])
         writer.add_token_types([1] * tokens)
+    for key, number in (extra_metadata or {}).items():
+        writer.add_uint32(key, number)
     for key, value in (sampling or {}).items():
         if isinstance(value, int):
             writer.add_int32(f"general.sampling.{key}", value)
