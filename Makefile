@@ -46,7 +46,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/gemwright run "The capital of France is" --max-tokens 48 --temperature 0
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --durations 15
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow --timeout 1200
