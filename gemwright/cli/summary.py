@@ -26,7 +26,8 @@ def summary_lines(llm: LLM, completion: Completion) -> list[str]:
     lines.append("memory")
     lines += [f"  {name:<{width}}{show_bytes(size):>12}" for name, size in rows]
     lines.append(
-        f"  {'process':<{width}}{show_bytes(memory.process_bytes):>12}  (resident; K/V blocks count once they are used)"
+        f"  {'process':<{width}}{show_bytes(memory.process_bytes):>12}"
+        "  (resident: the program itself, and of the K/V cache what was used)"
     )
     return lines
 
