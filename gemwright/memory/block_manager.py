@@ -196,6 +196,13 @@ class BlockManager:
         for table, pool in zip(request.tables, self.pools, strict=True):
             pool.release(reversed(table.held))
 
+    def forget_content(self) -> None:
+        """Let no later request find what the pools contain. Raises ValueError while a request runs."""
+        if self._requests:
+            raise ValueError(f"{len(self._requests)} requests still rely on the content of the pools")
+        for pool in self.pools:
+            pool.forget_content()
+
     def table(self, request_id: int, group: int) -> list[int]:
         """Return the block table of one group: block numbers by position // block_size, NO_BLOCK where given back."""
         return self._requests[request_id].tables[group].blocks

@@ -69,6 +69,11 @@ class BlockPool:
             self._block_of_key[key] = block
             self._key_of_block[block] = key
 
+    def forget_content(self) -> None:
+        """Let no block be found by what it contains: somebody else has written into the pool."""
+        self._block_of_key.clear()
+        self._key_of_block.clear()
+
     def release(self, blocks: Iterable[int]) -> None:
         """Drop one reference of each block; the last one frees it, its content kept for now."""
         for block in blocks:

@@ -29,6 +29,7 @@ def compute_logits(
     company. The engine must be idle; its cache is used from empty. `on_layer` sees the residual of every layer.
     """
     layout, runner = llm.engine.layout, llm.engine.runner
+    llm.core.blocks.forget_content()  # what is written here, its owner knows nothing of
     blocks = BlockManager(layout)
     for index, ids in enumerate(sequences):
         if not blocks.try_add(index, len(ids), max(chunk_sizes)):
@@ -63,6 +64,7 @@ def logit_rows(llm: LLM, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
     Never holds more than a few rows; each is good until the next one is asked for. The engine must be idle.
     """
     layout, step_tokens = llm.engine.layout, llm.core.limits.step_tokens
+    llm.core.blocks.forget_content()  # what is written here, its owner knows nothing of
     blocks = BlockManager(layout)
     if not blocks.try_add(0, len(ids), step_tokens):
         raise ValueError("the engine's K/V pool is too small for this sequence")

@@ -15,6 +15,7 @@ from gemwright.errors import CheckpointError, RequestError, UnsupportedError
 from gemwright.spec.families import read_config
 from gemwright.testing import write_tiny_checkpoint
 from gemwright.testing.checkpoints import random_tensors
+from gemwright.testing.logits import compute_logits
 from tests.tiny_gguf import write_tiny_gguf
 
 
@@ -77,3 +78,15 @@ def test_a_long_word_is_a_prompt(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["prompt_token_ids"]) > 60
+
+
+def test_computing_logits_leaves_no_wrong_hits_behind(tmp_path: Path) -> None:
+    """compute_logits writes into the engine's cache behind its books; what stood there must not be found again."""
+    llm = LLM(write_tiny_checkpoint("gemma3", tmp_path), max_model_len=128, max_num_seqs=1, threads=1)
+    params = llm.sampling_params(max_tokens=8, ignore_eos=True)
+    prompt = list(range(3, 93))
+    before = llm.generate([prompt], params)[0]
+    compute_logits(llm, [list(range(400, 310, -1))])
+    after = llm.generate([prompt], params)[0]
+    assert after.token_ids == before.token_ids
+    assert after.usage.cached_tokens == 0
