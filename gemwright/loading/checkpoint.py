@@ -19,10 +19,11 @@ from gemwright.loading.gguf_header import GgufMetadata
 from gemwright.loading.json_files import read_json_object
 from gemwright.loading.matching import Match, match_gguf, match_safetensors
 from gemwright.loading.safetensors import PICKLED_SUFFIXES, SafetensorsCheckpoint, open_safetensors, pickled_weights
-from gemwright.loading.sources import OffsetSource, RowSource, StackedSource
+from gemwright.loading.sources import OffsetSource, StackedSource
 from gemwright.loading.stored_tensor import StoredTensor
 from gemwright.spec.families import read_config, read_gguf_metadata
 from gemwright.spec.model_spec import ModelSpec
+from gemwright.spec.tensor_source import TensorSource
 from gemwright.spec.weights import list_tensors
 
 _COMPARED_BYTES = 16 << 20
@@ -66,14 +67,14 @@ class Checkpoint:
             return None
         return self.spec.stored_dtype or self.match.tensors["embedding"][0].encoding
 
-    def sources(self) -> dict[str, RowSource]:
+    def sources(self) -> dict[str, TensorSource]:
         """Return a source for every name of spec.weights.list_tensors, with the values a safetensors file would hold.
 
         Raises CheckpointError for an lm_head that differs from the table it should be tied to.
         """
         if self.match.spare_head is not None:
             self._drop_head(self.match.spare_head, self.match.tensors["embedding"][0])
-        found: dict[str, RowSource] = {}
+        found: dict[str, TensorSource] = {}
         for tensor in list_tensors(self.spec):
             parts = self.match.tensors[tensor.name]
             if len(parts) > 1:

@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gemwright.loading.encodings import FLOAT32
 from gemwright.loading.stored_tensor import StoredTensor
-
-
-class RowSource(Protocol):
-    """What a checkpoint gives for every tensor of its spec; `ops.protocol.TensorSource` asks for the same."""
-
-    @property
-    def name(self) -> str:
-        """The tensor's name in its file, for messages."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Logical shape, rows first."""
-        ...
-
-    @property
-    def encoding(self) -> str:
-        """How the rows are stored."""
-        ...
-
-    def read_rows(self, begin: int, end: int) -> NDArray[np.float32]:
-        """Return rows begin..end as float32 [end - begin, *shape[1:]]; CheckpointError for values not finite."""
-        ...
-
-    def stored_rows(self, begin: int, end: int) -> NDArray[Any]:
-        """Return the stored bytes of rows begin..end, uint8 [end - begin, bytes per row]; CheckpointError likewise."""
-        ...
-
-    def release(self) -> None:
-        """Drop the tensor's pages from the resident set."""
-        ...
 
 
 class OffsetSource:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gemwright.ops.protocol import Ops, TensorSource, Weight
+from gemwright.ops.protocol import Ops, Weight
 from gemwright.spec.model_spec import LayerSpec, ModelSpec
+from gemwright.spec.tensor_source import TensorSource
 from gemwright.spec.weights import list_tensors
 
 Progress = Callable[[int, int], None]

@@ -23,9 +23,10 @@ from gemwright.errors import UnsupportedError
 from gemwright.memory.dtypes import ComputeDtype
 from gemwright.memory.kv_layout import KVLayout
 from gemwright.memory.workspace import Workspace
-from gemwright.ops.protocol import Indices, KeyRanges, KeysFromValues, TensorSource
+from gemwright.ops.protocol import Indices, KeyRanges, KeysFromValues
 from gemwright.ops.reference_attention import attend
 from gemwright.spec.model_spec import RopeSpec
+from gemwright.spec.tensor_source import TensorSource
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -29,8 +29,7 @@ def compute_logits(
     company. The engine must be idle; its cache is used from empty. `on_layer` sees the residual of every layer.
     """
     layout, runner = llm.engine.layout, llm.engine.runner
-    llm.core.blocks.forget_content()  # what is written here, its owner knows nothing of
-    blocks = BlockManager(layout)
+    blocks = _empty_cache(llm)
     for index, ids in enumerate(sequences):
         if not blocks.try_add(index, len(ids), max(chunk_sizes)):
             raise ValueError("the engine's K/V pool is too small for these sequences together")
@@ -64,8 +63,7 @@ def logit_rows(llm: LLM, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
     Never holds more than a few rows; each is good until the next one is asked for. The engine must be idle.
     """
     layout, step_tokens = llm.engine.layout, llm.core.limits.step_tokens
-    llm.core.blocks.forget_content()  # what is written here, its owner knows nothing of
-    blocks = BlockManager(layout)
+    blocks = _empty_cache(llm)
     if not blocks.try_add(0, len(ids), step_tokens):
         raise ValueError("the engine's K/V pool is too small for this sequence")
     for begin in range(0, len(ids), step_tokens):
@@ -74,3 +72,9 @@ def logit_rows(llm: LLM, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         tables = [blocks.table(0, group.index) for group in layout.groups]
         for _, row in llm.engine.runner.run(build_step([SequenceChunk(new, begin, tables, len(new))], layout)):
             yield row
+
+
+def _empty_cache(llm: LLM) -> BlockManager:
+    """Return tables over the whole cache; the engine's own forget what it contains, since it will be overwritten."""
+    llm.core.blocks.forget_content()
+    return BlockManager(llm.engine.layout)
