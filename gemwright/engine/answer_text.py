@@ -18,6 +18,28 @@ class TextDecoder(Protocol):
         ...
 
 
+class Answer(Protocol):
+    """What reads the tokens of one answer: plain text, or the output machine of a chat."""
+
+    text: str
+    """What it says so far."""
+    stopped: bool
+    """Whether a stop string has ended it."""
+
+    @property
+    def settled_text(self) -> str:
+        """The part of `text` that can no longer be taken back."""
+        ...
+
+    def push(self, token_id: int, *, may_stop: bool) -> bool:
+        """Add a token that ends nothing by itself; returns whether a stop string is now complete."""
+        ...
+
+    def finish(self, *, may_stop: bool, reason: str) -> None:
+        """End it: `reason` is "stop" or "length"."""
+        ...
+
+
 class AnswerText:
     """Collects text and watches for stop strings.
 
@@ -47,7 +69,7 @@ class AnswerText:
         """Add a token; returns whether a stop string is now complete, in which case `text` ends before it."""
         return self._add(self._decoder.push([token_id]), may_stop)
 
-    def finish(self, *, may_stop: bool) -> None:
+    def finish(self, *, may_stop: bool, reason: str) -> None:
         """Add what the decoder still holds."""
         if not self.stopped:
             self._add(self._decoder.finish(), may_stop)

@@ -13,7 +13,7 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import NDArray
 
-from gemwright.engine.answer_text import AnswerText, TextDecoder
+from gemwright.engine.answer_text import Answer, AnswerText, TextDecoder
 from gemwright.engine.request import FinishReason, Request, SamplingParams
 from gemwright.engine.runner import Runner
 from gemwright.engine.sampler import best_logprobs, choose_token
@@ -78,7 +78,7 @@ class EngineCore:
         )
         self._counters = EngineCounters()
         self._next_id = 0
-        self._texts: dict[int, AnswerText] = {}
+        self._answers: dict[int, Answer] = {}
 
     def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         """Raise RequestError for a request that cannot be served: empty, too long, ids out of range, stop strings or
@@ -126,8 +126,10 @@ class EngineCore:
         priority: int = 0,
         cache_salt: str | None = None,
         media: Sequence[MediaSpan] = (),
+        make_answer: Callable[[], Answer] | None = None,
     ) -> list[Request]:
-        """Queue a prompt and return its requests, one an answer.
+        """Queue a prompt and return its requests, one an answer. `make_answer` gives what reads an answer's tokens;
+        left out, they are plain text with the stop strings of `params`.
 
         Requests of a lower `priority` run first. Requests share cached blocks only within one `cache_salt`, and never
         a block whose `media` differ. Raises RequestError for what `check` refuses, CapacityError for what the pool
@@ -158,27 +160,33 @@ class EngineCore:
             self._extend_keys(request)
             self._next_id += 1
             self.scheduler.add(request)
-            if self.make_decoder is not None:
-                self._texts[request.request_id] = AnswerText(self.make_decoder(), params.stop)
+            if make_answer is not None:
+                self._answers[request.request_id] = make_answer()
+            elif self.make_decoder is not None:
+                self._answers[request.request_id] = AnswerText(self.make_decoder(), params.stop)
             requests.append(request)
         self._counters.num_requests += 1
         self._counters.prompt_tokens += len(ids)
         return requests
 
+    def answer(self, request: Request) -> Answer | None:
+        """Return what reads an answer's tokens, or None without a tokenizer."""
+        return self._answers.get(request.request_id)
+
     def text(self, request: Request) -> str | None:
         """Return an answer's text so far, or None without a tokenizer."""
-        answer = self._texts.get(request.request_id)
+        answer = self._answers.get(request.request_id)
         return None if answer is None else answer.text
 
     def settled_text(self, request: Request) -> str:
         """Return the part of an answer's text that no stop string can cut any more."""
-        answer = self._texts.get(request.request_id)
+        answer = self._answers.get(request.request_id)
         return "" if answer is None else answer.settled_text
 
     def forget(self, request: Request) -> None:
         """Drop a request: abort it if it is not finished, and let its text go."""
         self.scheduler.finish(request)
-        self._texts.pop(request.request_id, None)
+        self._answers.pop(request.request_id, None)
 
     def step(self) -> list[Request]:
         """Run one step and return the requests that gained a token or failed; does nothing when there is no work.
@@ -262,7 +270,7 @@ class EngineCore:
         request.first_token_at = request.first_token_at or request.last_token_at
         if params.logprobs is not None:
             request.logprobs.append(best_logprobs(logits, params.logprobs, token))
-        answer = self._texts.get(request.request_id)
+        answer = self._answers.get(request.request_id)
         stopped = answer is not None and token not in stops and answer.push(token, may_stop=may_stop)
         if token in stops or stopped:
             self._finish(request, FinishReason.STOP, may_stop)
@@ -270,9 +278,9 @@ class EngineCore:
             self._finish(request, FinishReason.LENGTH, may_stop)
 
     def _finish(self, request: Request, reason: FinishReason, may_stop: bool) -> None:
-        answer = self._texts.get(request.request_id)
+        answer = self._answers.get(request.request_id)
         if answer is not None:
-            answer.finish(may_stop=may_stop)
+            answer.finish(may_stop=may_stop, reason=reason)
         request.finish_reason = FinishReason.STOP if answer is not None and answer.stopped else reason
         self.scheduler.finish(request)
 

@@ -38,7 +38,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 def is_empty(engine: AsyncEngine) -> bool:
     core = engine.llm.core
-    return not core.scheduler.has_work and not engine._live and not engine._ticket_of and not core._texts
+    return not core.scheduler.has_work and not engine._live and not engine._ticket_of and not core._answers
 
 
 def assert_all_blocks_free(engine: AsyncEngine) -> None:

@@ -211,7 +211,7 @@ def test_a_batch_longer_than_memory_is_taken_line_by_line(tiny_llm: TinyLLM) -> 
         assert len(work.llm.core.scheduler.waiting) <= 5
     assert num_answered == 400
     assert work.llm.core.blocks.request_ids == ()
-    assert work.llm.core._texts == {}
+    assert work.llm.core._answers == {}
 
 
 def test_closing_the_answers_aborts_what_runs(tiny_llm: TinyLLM) -> None:

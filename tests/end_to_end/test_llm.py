@@ -42,7 +42,7 @@ def assert_idle(llm: LLM) -> None:
     llm.core.blocks.check()
     assert not llm.core.scheduler.has_work
     assert [pool.num_free for pool in llm.core.blocks.pools] == [g.num_blocks for g in llm.engine.layout.groups]
-    assert not llm.core._texts
+    assert not llm.core._answers
 
 
 def test_a_completion_tells_all(llm: LLM, answer: Completion) -> None:

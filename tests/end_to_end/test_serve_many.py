@@ -237,6 +237,6 @@ def test_thousands_of_short_requests_leave_memory_as_it_was(tmp_path: Path) -> N
     grown = process_bytes() - before
     assert llm.core.counters.num_requests == 2400
     assert grown < 20 << 20
-    assert len(llm.core._texts) == 0
+    assert len(llm.core._answers) == 0
     assert llm.core.counters.num_evictions > 0
     assert_idle(llm)

@@ -37,7 +37,7 @@ def answer(pieces: Sequence[str | bytes], stop: Sequence[str], *, num_before: in
         shown.append(text.settled_text)
         if stopped:
             break
-    text.finish(may_stop=len(pieces) > num_before)
+    text.finish(may_stop=len(pieces) > num_before, reason="stop")
     shown.append(text.settled_text)
     return text, shown
 
