@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from gemwright.engine.request import FinishReason
+
+if TYPE_CHECKING:
+    from gemwright.text.parser import Event, ParsedOutput
 
 
 class TextDecoder(Protocol):
@@ -21,22 +26,31 @@ class TextDecoder(Protocol):
 class Answer(Protocol):
     """What reads the tokens of one answer: plain text, or the output machine of a chat."""
 
-    text: str
-    """What it says so far."""
-    stopped: bool
-    """Whether a stop string has ended it."""
+    @property
+    def text(self) -> str:
+        """What it says so far."""
+        ...
 
     @property
     def settled_text(self) -> str:
         """The part of `text` that can no longer be taken back."""
         ...
 
+    @property
+    def message(self) -> ParsedOutput | None:
+        """Thought, answer and calls, where it tells them apart."""
+        ...
+
+    def take_events(self) -> tuple[Event, ...] | None:
+        """Return the events since the last call, None where it makes none."""
+        ...
+
     def push(self, token_id: int, *, may_stop: bool) -> bool:
         """Add a token that ends nothing by itself; returns whether a stop string is now complete."""
         ...
 
-    def finish(self, *, may_stop: bool, reason: str) -> None:
-        """End it: `reason` is "stop" or "length"."""
+    def finish(self, reason: FinishReason, *, may_stop: bool) -> FinishReason:
+        """End it for this reason; returns the reason that holds once all of it is read."""
         ...
 
 
@@ -69,11 +83,21 @@ class AnswerText:
         """Add a token; returns whether a stop string is now complete, in which case `text` ends before it."""
         return self._add(self._decoder.push([token_id]), may_stop)
 
-    def finish(self, *, may_stop: bool, reason: str) -> None:
-        """Add what the decoder still holds."""
+    @property
+    def message(self) -> None:
+        """None: it is plain text."""
+        return None
+
+    def take_events(self) -> None:
+        """None: it is plain text."""
+        return None
+
+    def finish(self, reason: FinishReason, *, may_stop: bool) -> FinishReason:
+        """Add what the decoder still holds; a stop string in it makes the reason "stop"."""
         if not self.stopped:
             self._add(self._decoder.finish(), may_stop)
         self.finished = True
+        return FinishReason.STOP if self.stopped else reason
 
     def _add(self, piece: str, may_stop: bool) -> bool:
         known = len(self.text)

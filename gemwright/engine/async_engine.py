@@ -10,43 +10,22 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from gemwright.engine.core import EngineCounters
-from gemwright.engine.llm import LLM, Prompt, draw_seed
-from gemwright.engine.request import FinishReason, Request, SamplingParams
-from gemwright.engine.result import Completion, Logprobs, Usage
+from gemwright.engine.llm import LLM, Prompt
+from gemwright.engine.pieces import Piece, PieceCutter
+from gemwright.engine.request import Request, SamplingParams
+from gemwright.engine.result import Completion
 from gemwright.errors import CapacityError, GemwrightError, RequestError
 from gemwright.models.weights import Progress
 
 LOG = logging.getLogger("gemwright")
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one step added to one answer.
-
-    `text` is what no stop string can cut any more, so that the pieces' texts join to the answer's; None without a
-    tokenizer. `logprobs` go with `token_ids`, None if not asked for. The last piece of an answer has `finish_reason`,
-    the last of all answers has `completion`.
-    """
-
-    answer_index: int
-    token_ids: tuple[int, ...]
-    text: str | None
-    logprobs: tuple[Logprobs, ...] | None
-    finish_reason: FinishReason | None
-    completion: Completion | None
-
-    @property
-    def usage(self) -> Usage | None:
-        """Token counts, with the last piece."""
-        return None if self.completion is None else self.completion.usage
 
 
 @dataclass(slots=True, eq=False)
@@ -60,11 +39,13 @@ class _Ticket:
     loop: asyncio.AbstractEventLoop
     queue: asyncio.Queue[Piece | Exception]
     submitted_at: float
-    requests: tuple[Request, ...] = ()
-    num_tokens_given: dict[int, int] = field(default_factory=dict)
-    num_characters_given: dict[int, int] = field(default_factory=dict)
-    num_ended: int = 0
-    """Answers whose last piece was given."""
+    cutter: PieceCutter | None = None
+    """None until it is in the step loop."""
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """Its answers."""
+        return () if self.cutter is None else self.cutter.requests
 
     @property
     def is_waiting(self) -> bool:
@@ -274,47 +255,27 @@ class AsyncEngine:
         return bool(self._is_stopping or self._submitted or self._abandoned or self.llm.core.scheduler.has_work)
 
     def _start(self, ticket: _Ticket) -> None:
-        core = self.llm.core
         try:
-            ids = self.llm.prompt_ids(ticket.prompt)
-            ticket.requests = tuple(
-                core.add(
-                    ids,
-                    ticket.params,
-                    draw_seed(ticket.params),
-                    priority=ticket.priority,
-                    cache_salt=ticket.cache_salt,
-                )
+            requests = self.llm.add(
+                ticket.prompt, ticket.params, priority=ticket.priority, cache_salt=ticket.cache_salt
             )
         except Exception as error:  # nothing of it has reached a step, so it concerns nobody else
             self._drop(ticket, error if isinstance(error, GemwrightError) else _failure(error))
         else:
-            self._ticket_of.update((request.request_id, ticket) for request in ticket.requests)
+            submitted_at = ticket.submitted_at
+            ticket.cutter = PieceCutter(self.llm.core, requests, lambda: self.llm.completion(requests, submitted_at))
+            self._ticket_of.update((request.request_id, ticket) for request in requests)
 
     def _hand_out(self, request: Request) -> None:
         """Give a ticket what a step added to one of its answers."""
         ticket = self._ticket_of.get(request.request_id)
-        if ticket is None:
+        if ticket is None or ticket.cutter is None:
             return
         if request.error is not None:
             self._drop(ticket, request.error)
             return
-        begin = ticket.num_tokens_given.get(request.request_id, 0)
-        shown = ticket.num_characters_given.get(request.request_id, 0)
-        text = self.llm.core.settled_text(request)
-        ticket.num_ended += request.is_done
-        is_last = ticket.num_ended == len(ticket.requests)
-        piece = Piece(
-            request.answer_index,
-            tuple(request.token_ids[begin:]),
-            None if self.llm.tokenizer is None else text[shown:],
-            None if request.params.logprobs is None else tuple(request.logprobs[begin:]),
-            request.finish_reason,
-            self.llm.completion(ticket.requests, ticket.submitted_at) if is_last else None,
-        )
-        ticket.num_tokens_given[request.request_id] = len(request.token_ids)
-        ticket.num_characters_given[request.request_id] = len(text)
-        if not ticket.give(piece) or is_last:
+        piece = ticket.cutter.cut(request)
+        if not ticket.give(piece) or piece.completion is not None:
             self._drop(ticket)
 
     def _drop(self, ticket: _Ticket, error: Exception | None = None) -> None:

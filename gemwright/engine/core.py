@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ from gemwright.engine.step import SequenceChunk, build_step
 from gemwright.errors import GemwrightError, RequestError
 from gemwright.memory.block_keys import MediaSpan, root_key
 from gemwright.memory.block_manager import BlockManager
+
+if TYPE_CHECKING:
+    from gemwright.text.parser import ParsedOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +182,10 @@ class EngineCore:
         answer = self._answers.get(request.request_id)
         return None if answer is None else answer.text
 
-    def settled_text(self, request: Request) -> str:
-        """Return the part of an answer's text that no stop string can cut any more."""
+    def message(self, request: Request) -> ParsedOutput | None:
+        """Return an answer's thought, content and calls so far, or None where it is plain text."""
         answer = self._answers.get(request.request_id)
-        return "" if answer is None else answer.settled_text
+        return None if answer is None else answer.message
 
     def forget(self, request: Request) -> None:
         """Drop a request: abort it if it is not finished, and let its text go."""
@@ -279,9 +283,7 @@ class EngineCore:
 
     def _finish(self, request: Request, reason: FinishReason, may_stop: bool) -> None:
         answer = self._answers.get(request.request_id)
-        if answer is not None:
-            answer.finish(may_stop=may_stop, reason=reason)
-        request.finish_reason = FinishReason.STOP if answer is not None and answer.stopped else reason
+        request.finish_reason = reason if answer is None else answer.finish(reason, may_stop=may_stop)
         self.scheduler.finish(request)
 
     def _bad_sequences(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from gemwright.config import EngineConfig
 from gemwright.engine.core import EngineCore, EngineLimits
+from gemwright.engine.pieces import Piece, PieceCutter
 from gemwright.engine.request import Request, SamplingParams
 from gemwright.engine.result import Choice, Completion, Memory, Timing, Usage
 from gemwright.engine.start import start_engine
@@ -115,14 +116,14 @@ class LLM:
         (logits that are not finite), after the others are done.
         """
         params = params or self.sampling_params()
-        prompt_ids = [self.prompt_ids(prompt) for prompt in _as_list(prompts)]
-        for ids in prompt_ids:
+        asked = [self.prompt_ids(prompt) for prompt in _as_list(prompts)]
+        for ids in asked:
             self.core.check(ids, params)
         started_at = time.perf_counter()
         groups: list[list[Request]] = []
         try:
-            for ids in prompt_ids:
-                groups.append(self.core.add(ids, params, draw_seed(params), cache_salt=cache_salt))
+            for ids in asked:
+                groups.append(self.add(ids, params, cache_salt=cache_salt))
             while any(not request.is_done for group in groups for request in group):
                 self.core.step()
             _raise_errors(groups)
@@ -141,26 +142,49 @@ class LLM:
         all of them.
         """
         params = params or self.sampling_params()
+        pieces = self.pieces(prompt, params, cache_salt=cache_salt)
+        try:
+            for piece in pieces:
+                if piece.text:
+                    yield piece.text
+                if piece.completion is not None:
+                    yield piece.completion
+        finally:
+            pieces.close()
+
+    def pieces(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        cache_salt: str | None = None,
+    ) -> Generator[Piece, None, None]:
+        """Answer one prompt and yield what each step adds, an empty piece for a step that read more of the prompt.
+
+        Takes one answer (n = 1); closing the generator aborts the request.
+        """
+        params = params or self.sampling_params()
         if params.n != 1:
             raise RequestError("a stream is one answer", value=params.n, limit="n = 1", remedy="use generate")
-        ids = self.prompt_ids(prompt)
         started_at = time.perf_counter()
-        (request,) = self.core.add(ids, params, draw_seed(params), cache_salt=cache_salt)
-        shown = 0
+        (request,) = self.add(prompt, params, cache_salt=cache_salt)
+        cutter = PieceCutter(self.core, [request], lambda: self.completion([request], started_at))
         try:
-            is_finished = False
-            while not is_finished:
+            while not cutter.is_finished:
                 self.core.step()
-                # Read before the piece is given out: while the caller has it, other streams' steps may finish this one.
-                is_finished = request.is_done
-                text = self.core.settled_text(request)
-                if len(text) > shown:
-                    yield text[shown:]
-                    shown = len(text)
-            _raise_errors([[request]])
-            yield self.completion([request], started_at)
+                _raise_errors([[request]])
+                # Cut before it is given out: while the caller has it, other streams' steps may finish this one.
+                yield cutter.cut(request)
         finally:
             self.core.forget(request)
+
+    def add(
+        self, prompt: Prompt, params: SamplingParams, *, priority: int = 0, cache_salt: str | None = None
+    ) -> list[Request]:
+        """Queue a prompt in the step loop and return its requests, one an answer. Raises as EngineCore.add does."""
+        return self.core.add(
+            self.prompt_ids(prompt), params, draw_seed(params), priority=priority, cache_salt=cache_salt
+        )
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return a prompt's ids: text is encoded, ids are used as given."""
@@ -188,6 +212,7 @@ class LLM:
                     self.core.text(request),
                     request.finish_reason,  # type: ignore[arg-type]  # finished: the loop ran to its end
                     None if request.params.logprobs is None else tuple(request.logprobs),
+                    self.core.message(request),
                 )
                 for request in group
             ),

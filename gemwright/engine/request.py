@@ -22,10 +22,11 @@ MAX_REPETITION_PENALTY = 100.0
 
 
 class FinishReason(StrEnum):
-    """Why a request ended: it stopped by itself, or it ran into max_tokens or the context."""
+    """Why a request ended: it stopped by itself, at max_tokens or the context's end, or to have its tools called."""
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

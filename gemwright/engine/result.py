@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemwright.engine.request import FinishReason, TokenLogprob
+
+if TYPE_CHECKING:
+    from gemwright.text.parser import ParsedOutput
 
 Logprobs = tuple[TokenLogprob, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer. `text` is None where the checkpoint has no tokenizer."""
+    """One answer. `text` is None where the checkpoint has no tokenizer. `message` is what the output machine made of a
+    chat's answer, and `text` then its content; None for a plain completion."""
 
     token_ids: tuple[int, ...]
     text: str | None
     finish_reason: FinishReason
     logprobs: tuple[Logprobs, ...] | None
+    message: ParsedOutput | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,11 @@ class Completion:
         return self.choices[0].finish_reason
 
     @property
+    def message(self) -> ParsedOutput | None:
+        """Thought, answer and calls of the first answer, None for a plain completion."""
+        return self.choices[0].message
+
+    @property
     def logprobs(self) -> tuple[Logprobs, ...] | None:
         """Logprobs of the first answer."""
         return self.choices[0].logprobs
@@ -86,6 +96,7 @@ class Completion:
                 "token_ids": list(choice.token_ids),
                 "text": choice.text,
                 "finish_reason": str(choice.finish_reason),
+                **({} if choice.message is None else choice.message.to_dict()),
                 **({} if choice.logprobs is None else {"logprobs": [_rows(entry) for entry in choice.logprobs]}),
             }
             for choice in self.choices

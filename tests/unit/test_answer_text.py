@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemwright.engine.answer_text import AnswerText
+from gemwright.engine.request import FinishReason
 
 
 class Pieces:
@@ -37,7 +38,7 @@ def answer(pieces: Sequence[str | bytes], stop: Sequence[str], *, num_before: in
         shown.append(text.settled_text)
         if stopped:
             break
-    text.finish(may_stop=len(pieces) > num_before, reason="stop")
+    text.finish(FinishReason.STOP, may_stop=len(pieces) > num_before)
     shown.append(text.settled_text)
     return text, shown
 

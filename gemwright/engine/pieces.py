@@ -1,0 +1,74 @@
+"""What a stream hands out: each step's gain of an answer, cut so that the pieces join to the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gemwright.engine.core import EngineCore
+from gemwright.engine.request import FinishReason, Request
+from gemwright.engine.result import Completion, Logprobs, Usage
+
+if TYPE_CHECKING:
+    from gemwright.text.parser import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step added to one answer.
+
+    `text` is what no stop string can cut any more, so that the pieces' texts join to the answer's; None without a
+    tokenizer. `events` are those of the output machine, None where the answer is plain text. `logprobs` go with
+    `token_ids`, None if not asked for. The last piece of an answer has `finish_reason`, the last of all answers has
+    `completion`.
+    """
+
+    answer_index: int
+    token_ids: tuple[int, ...]
+    text: str | None
+    logprobs: tuple[Logprobs, ...] | None
+    finish_reason: FinishReason | None
+    completion: Completion | None
+    events: tuple[Event, ...] | None = None
+
+    @property
+    def usage(self) -> Usage | None:
+        """Token counts, with the last piece."""
+        return None if self.completion is None else self.completion.usage
+
+
+@dataclass(slots=True)
+class PieceCutter:
+    """Cuts the answers to one prompt into pieces. `complete` makes the completion when the last one has ended."""
+
+    core: EngineCore
+    requests: Sequence[Request]
+    complete: Callable[[], Completion]
+    _num_tokens: dict[int, int] = field(default_factory=dict)
+    _num_characters: dict[int, int] = field(default_factory=dict)
+    _num_ended: int = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last piece of every answer was given."""
+        return self._num_ended == len(self.requests)
+
+    def cut(self, request: Request) -> Piece:
+        """Return what the request gained since the last call; after its end it is not asked again."""
+        begin = self._num_tokens.get(request.request_id, 0)
+        shown = self._num_characters.get(request.request_id, 0)
+        answer = self.core.answer(request)
+        text = None if answer is None else answer.settled_text
+        self._num_ended += request.is_done
+        self._num_tokens[request.request_id] = len(request.token_ids)
+        self._num_characters[request.request_id] = len(text or "")
+        return Piece(
+            request.answer_index,
+            tuple(request.token_ids[begin:]),
+            None if text is None else text[shown:],
+            None if request.params.logprobs is None else tuple(request.logprobs[begin:]),
+            request.finish_reason,
+            self.complete() if self.is_finished else None,
+            None if answer is None else answer.take_events(),
+        )
