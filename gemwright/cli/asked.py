@@ -6,6 +6,9 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import click
+from click.core import ParameterSource
+
 from gemwright.errors import RequestError
 
 
@@ -15,6 +18,18 @@ class Asked:
 
     model: str | None
     prompt: str | tuple[int, ...]
+
+
+def choose_model(word: str | None, context: click.Context) -> str | None:
+    """Return the model that a lone word or --model names; a variable gives way to what is typed. Raises RequestError
+    for two names."""
+    flag: str | None = context.params["model"]
+    is_from_variable = context.get_parameter_source("model") == ParameterSource.ENVIRONMENT
+    if word is None:
+        return flag
+    if flag is not None and not is_from_variable:
+        raise RequestError("two models are named", value=f"{flag} and {word}", remedy="name one")
+    return word
 
 
 def choose_model_and_prompt(

@@ -235,16 +235,17 @@ ENGINE_NAMES = (
     *("block_size", "kv_cache_memory_bytes", "kv_layout", "allow_unknown_config_keys"),
 )
 
+debug_option = option(
+    "Output",
+    "--debug",
+    "Show the traceback of an error.",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember_debug,
+)
 output_options = _together(
     option("Output", "--json", "Print one JSON object and nothing else on stdout.", is_flag=True),
-    option(
-        "Output",
-        "--debug",
-        "Show the traceback of an error.",
-        is_flag=True,
-        expose_value=False,
-        callback=_remember_debug,
-    ),
+    debug_option,
 )
 
 

@@ -20,13 +20,19 @@ def summary_lines(llm: LLM, completion: Completion) -> list[str]:
         f"{completion.usage.completion_tokens} tokens{rate}, first token after {timing.ttft_s:.2f} s, "
         f"loaded in {timing.load_s:.1f} s, {llm.engine.dtype}",
     ]
-    rows = [(line.name, line.planned_bytes) for line in llm.engine.lines]
-    rows += [("planned", memory.planned_bytes), ("measured", memory.measured_bytes)]
+    lines += ["memory", *memory_lines(llm, memory.process_bytes)]
+    return lines
+
+
+def memory_lines(llm: LLM, process_bytes: int) -> list[str]:
+    """Return the ledger, planned beside measured, one line each."""
+    engine = llm.engine
+    rows = [(line.name, line.planned_bytes) for line in engine.lines]
+    rows += [("planned", engine.planned_bytes), ("measured", engine.measured_bytes)]
     width = max(len(name) for name, _ in rows) + 2
-    lines.append("memory")
-    lines += [f"  {name:<{width}}{show_bytes(size):>12}" for name, size in rows]
+    lines = [f"  {name:<{width}}{show_bytes(size):>12}" for name, size in rows]
     lines.append(
-        f"  {'process':<{width}}{show_bytes(memory.process_bytes):>12}"
+        f"  {'process':<{width}}{show_bytes(process_bytes):>12}"
         "  (resident: the program itself, and of the K/V cache what was used)"
     )
     return lines

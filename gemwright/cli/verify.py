@@ -49,17 +49,16 @@ def verify(word: str | None, **values: Any) -> None:
 
     A .jsonl file holds one object a line with "prompt" or "prompt_token_ids", and "id" if wanted.
     """
+    from gemwright.cli.asked import choose_model
     from gemwright.cli.interrupts import import_backend
     from gemwright.cli.run import write_json
-    from gemwright.errors import RequestError
     from gemwright.verify import verify as compare
 
-    if word is not None and values["model"] is not None:
-        raise RequestError("two models are named", value=f"{values['model']} and {word}", remedy="name one")
+    model = choose_model(word, click.get_current_context())
     import_backend()
     as_json = values["json"]
     report = compare(
-        word if word is not None else values["model"],
+        model,
         prompts=None if values["prompts"] is None else read_prompts(Path(values["prompts"])),
         max_tokens=values["max_tokens"],
         revision=values["revision"],
