@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from gemwright.cli.completion import SHELLS
 
 # Before any library reads them. No test may reach a network; parallel workers must not fight for the cores.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -27,9 +30,13 @@ settings.register_profile("gemwright", deadline=None, print_blob=True, derandomi
 settings.load_profile("gemwright")
 
 
-def pytest_report_header() -> str | None:
+def pytest_report_header() -> list[str]:
     """Say it where a part of the tests cannot run."""
-    return None if HAS_ORACLE else "transformers is not installed: tests/parity is left out"
+    lines = [] if HAS_ORACLE else ["transformers is not installed: tests/parity is left out"]
+    lines += [
+        f"{shell} is not installed: its completion is left out" for shell in SHELLS if shutil.which(shell) is None
+    ]
+    return lines
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,12 +24,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("error: stdout is closed, and the answer goes there\n  remedy: open it", file=sys.stderr)
         return 1
     try:
+        from gemwright.cli.completion import answer_shell
         from gemwright.cli.options import Settings
         from gemwright.cli.program import program
 
         settings = Settings()
         try:
             _write_what_the_terminal_cannot_show_as_question_marks()
+            if arguments is None and (code := answer_shell(program, settings)) is not None:
+                return code
             words = sys.argv[1:] if arguments is None else list(arguments)
             with program.make_context("gemwright", words, obj=settings) as context:
                 program.invoke(context)

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from gemwright.cli.completion import complete_model
 from gemwright.cli.options import (
     SectionCommand,
     backend_options,
@@ -34,7 +35,7 @@ Examples:
   gemwright batch prompts.jsonl answers.jsonl
   gemwright batch ./gemma-3-1b-it prompts.jsonl answers.jsonl --max-num-seqs 64 --resume""",
 )
-@click.argument("words", nargs=-1, metavar="[MODEL] IN.jsonl OUT.jsonl")
+@click.argument("words", nargs=-1, metavar="[MODEL] IN.jsonl OUT.jsonl", shell_complete=complete_model)
 @option("Batch", "--resume", "Go on where an earlier run with this OUT stopped.", is_flag=True)
 @model_options
 @dtype_option

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from gemwright.cli.completion import complete_model
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Decorator = Callable[[Decorated], Decorated]
 
@@ -128,7 +130,12 @@ def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> 
 
 
 model_options = _together(
-    option("Model", "--model", "Hub id in the local cache, folder or .gguf file; left out, the default model."),
+    option(
+        "Model",
+        "--model",
+        "Hub id in the local cache, folder or .gguf file; left out, the default model.",
+        shell_complete=complete_model,
+    ),
     option("Model", "--revision", "Revision of a hub id; left out, main."),
     option(
         "Model",

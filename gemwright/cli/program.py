@@ -6,6 +6,7 @@ import click
 
 from gemwright import __version__
 from gemwright.cli.batch import batch
+from gemwright.cli.completion import completion
 from gemwright.cli.run import run
 from gemwright.cli.verify import verify
 
@@ -27,3 +28,4 @@ def program() -> None:
 program.add_command(run)
 program.add_command(batch)
 program.add_command(verify)
+program.add_command(completion)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from gemwright.cli.completion import complete_model
 from gemwright.cli.options import (
     SAMPLING_NAMES,
     SectionCommand,
@@ -38,7 +39,7 @@ Examples:
   gemwright run ./gemma-3-1b-it "Once upon a time" --dtype float32
   gemwright run model.gguf --token-ids 2,818,5279 --logprobs 5 --json""",
 )
-@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]")
+@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]", shell_complete=complete_model)
 @option("Prompt", "--prompt", "The prompt; - reads stdin.")
 @option("Prompt", "--token-ids", "The prompt as ids, used as given: no BOS is added.", type=TokenIds())
 @model_options

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gemwright.cli.completion import complete_model
 from gemwright.cli.options import (
     SectionCommand,
     backend_options,
@@ -31,7 +32,7 @@ Examples:
   gemwright verify
   gemwright verify ./gemma-3-1b-it --dtype bfloat16 --max-tokens 64""",
 )
-@click.argument("word", required=False, metavar="[MODEL]")
+@click.argument("word", required=False, metavar="[MODEL]", shell_complete=complete_model)
 @model_options
 @option("Comparison", "--prompts", "File of prompts: text, one a line; or .jsonl, see above.", type=click.Path())
 @option("Comparison", "--max-tokens", "Greedy tokens for each prompt; left out, 32.", type=int, default=32)
