@@ -96,6 +96,7 @@ def verify(
     max_tokens: int = 32,
     dtype: str = "float32",
     revision: str | None = None,
+    offline: bool = False,
     on_prompt: Callable[[PromptResult], None] | None = None,
     on_load: Callable[[str], None] | None = None,
     **engine_options: Any,
@@ -107,19 +108,18 @@ def verify(
     SamplingParams(max_tokens=max_tokens)
     version = _check_transformers()
     say = on_load or (lambda _: None)
-    path = resolve_model(model, revision=revision)
     say("loading the model in Gemwright")
     # Logits are computed in the cache beside the engine's own accounts of it, so it may not look for prefixes there.
-    llm = LLM(model, revision=revision, dtype=dtype, max_num_seqs=1, prefix_caching=False, **engine_options)
+    engine_options |= {"dtype": dtype, "max_num_seqs": 1, "prefix_caching": False}
+    llm = LLM(model, revision=revision, offline=offline, **engine_options)
+    path = resolve_model(model, revision=revision, offline=offline)
     encoded = [
         (name, llm.encode(prompt) if isinstance(prompt, str) else list(prompt)) for name, prompt in prompts or ()
     ]
     for name, ids in encoded:
         _check_room(llm, name, ids, max_tokens)
-    say(
-        "loading it in transformers, by its own loader"
-        + (", which takes long for GGUF" if path.suffix == ".gguf" else "")
-    )
+    slowly = ", which takes long for GGUF" if path.suffix == ".gguf" else ""
+    say(f"loading it in transformers, by its own loader{slowly}")
     reference = Reference(path, llm.engine.dtype)
     reference.check_settings(llm.spec)
     if prompts is None:

@@ -61,7 +61,7 @@ def batch(context: click.Context, /, words: tuple[str, ...], **values: Any) -> N
     model, source, target = choose_files(words, model=values["model"], is_from_variable=is_from_variable)
     answered = prepare_target(source, target, resume=values["resume"])
     with open_source(source) as lines:
-        llm = load_model(model, revision=values["revision"], options=engine_options(values))
+        llm = load_model(model, revision=values["revision"], offline=values["offline"], options=engine_options(values))
         work = Batch(llm, answered=answered, cache_salt=values["cache_salt"])
         with open_target(target) as out, progress_bar("answering") as progress:
             total = count_lines(source) if progress is not None else 0

@@ -133,10 +133,17 @@ model_options = _together(
     option(
         "Model",
         "--model",
-        "Hub id in the local cache, folder or .gguf file; left out, the default model.",
+        "Hub id, folder or .gguf file; left out, the default model.",
         shell_complete=complete_model,
     ),
     option("Model", "--revision", "Revision of a hub id; left out, main."),
+    option(
+        "Model",
+        "--offline",
+        "Never ask the hub. Without it too, a model that is in the local cache is used as it is (`pull` looks for a "
+        "newer one), and only what is not there is fetched.",
+        is_flag=True,
+    ),
     option(
         "Model",
         "--allow-unknown-config-keys",

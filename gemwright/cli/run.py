@@ -52,9 +52,11 @@ Examples:
 def run(context: click.Context, /, words: tuple[str, ...], **values: Any) -> None:
     """Complete a prompt.
 
-    MODEL is a hub id that lies in the local cache, a folder with config.json and safetensors, or a .gguf file; left
-    out, it is Gemma 3 270M. A lone word is MODEL when --token-ids is given, when it is an existing folder or a .gguf
-    file, or looks like owner/name; otherwise it is PROMPT. PROMPT - reads stdin. Text is not put into a chat template.
+    MODEL is a hub id, a folder with config.json and safetensors, or a .gguf file; left out, it is Gemma 3 270M. A hub
+    id is owner/name; owner/name:Q4_K_M picks one of several GGUF files, @REVISION at the end a revision. What is not
+    in the local cache is fetched. A lone word is MODEL when --token-ids is given, when it is an existing folder or a
+    .gguf file, or looks like owner/name; otherwise it is PROMPT. PROMPT - reads stdin. Text is not put into a chat
+    template.
 
     The answer goes to stdout, all else to stderr.
     """
@@ -74,7 +76,9 @@ def run(context: click.Context, /, words: tuple[str, ...], **values: Any) -> Non
     # Numbers out of range are refused before a model is read.
     SamplingParams(**chosen)
     _refuse_unseen_logprobs(chosen, values["json"])
-    llm = load_model(asked.model, revision=values["revision"], options=engine_options(values))
+    llm = load_model(
+        asked.model, revision=values["revision"], offline=values["offline"], options=engine_options(values)
+    )
     params = llm.sampling_params(**chosen)
     if values["json"]:
         (completion,) = llm.generate([asked.prompt], params, cache_salt=values["cache_salt"])

@@ -52,10 +52,12 @@ def verify(word: str | None, **values: Any) -> None:
     """
     from gemwright.cli.asked import choose_model
     from gemwright.cli.interrupts import import_backend
+    from gemwright.cli.load import fetch_model
     from gemwright.cli.run import write_json
     from gemwright.verify import verify as compare
 
     model = choose_model(word, click.get_current_context())
+    fetch_model(model, revision=values["revision"], offline=values["offline"], options=engine_options(values))
     import_backend()
     as_json = values["json"]
     report = compare(
@@ -63,6 +65,7 @@ def verify(word: str | None, **values: Any) -> None:
         prompts=None if values["prompts"] is None else read_prompts(Path(values["prompts"])),
         max_tokens=values["max_tokens"],
         revision=values["revision"],
+        offline=values["offline"],
         on_prompt=None if as_json else lambda result: print(describe(result), flush=True),
         on_load=lambda what: print(f"{what} ...", file=sys.stderr, flush=True),
         **engine_options(values),

@@ -75,6 +75,7 @@ class AsyncEngine:
         model: str | Path | LLM | None = None,
         *,
         revision: str | None = None,
+        offline: bool = False,
         progress: Progress | None = None,
         max_waiting: int = 1024,
         **engine_options: Any,
@@ -82,11 +83,11 @@ class AsyncEngine:
         if type(max_waiting) is not int or max_waiting < 1:
             raise RequestError("max_waiting", value=max_waiting, limit="an integer of at least 1")
         if isinstance(model, LLM):
-            if engine_options or revision is not None or progress is not None:
+            if engine_options or revision is not None or offline or progress is not None:
                 raise RequestError("a loaded model takes no engine options", value=", ".join(engine_options) or None)
             self.llm = model
         else:
-            self.llm = LLM(model, revision=revision, progress=progress, **engine_options)
+            self.llm = LLM(model, revision=revision, offline=offline, progress=progress, **engine_options)
         self.max_waiting = max_waiting
         self.failure: GemwrightError | None = None
         # Guards all that follows; the worker waits on it for work.

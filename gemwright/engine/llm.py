@@ -31,8 +31,9 @@ Prompt = str | Sequence[int]
 class LLM:
     """A loaded model.
 
-    `model` is a hub id that lies in the local cache, a folder with config.json and safetensors, or a .gguf file; None
-    is the default model. Engine options are the fields of EngineConfig.
+    `model` is a model of the hub, a folder with config.json and safetensors, or a .gguf file; None is the default
+    model. What is not in the hub's local cache is fetched, unless `offline`. Engine options are the fields of
+    EngineConfig.
     """
 
     def __init__(
@@ -40,12 +41,18 @@ class LLM:
         model: str | Path | None = None,
         *,
         revision: str | None = None,
+        offline: bool = False,
         progress: Progress | None = None,
         **engine_options: Any,
     ) -> None:
         started_at = time.perf_counter()
         config = EngineConfig(**engine_options)
-        path = resolve_model(None if model is None else str(model), revision=revision)
+        path = resolve_model(
+            None if model is None else str(model),
+            revision=revision,
+            offline=offline,
+            allow_unknown_config_keys=config.allow_unknown_config_keys,
+        )
         checkpoint = open_checkpoint(path, allow_unknown_config_keys=config.allow_unknown_config_keys)
         self.model = path.name if model is None else str(model)
         self.spec = checkpoint.spec

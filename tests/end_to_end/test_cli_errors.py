@@ -88,7 +88,7 @@ def test_logprobs_that_nobody_would_see_exit_2(gemwright: CommandLine, folder: P
     assert_refused(gemwright("run", folder, "a", flag, 0), 2, flag, "add --json")
 
 
-@pytest.mark.parametrize("flag", ["--chat", "--kv-cache-dtype", "--offline", "--quantization"])
+@pytest.mark.parametrize("flag", ["--chat", "--kv-cache-dtype", "--quantization"])
 def test_a_flag_whose_feature_is_not_there_is_unknown(gemwright: CommandLine, folder: Path, flag: str) -> None:
     assert_refused(gemwright("run", folder, "a", flag), 2, "No such option", flag)
 
@@ -256,7 +256,9 @@ def test_a_damaged_gguf_file_exits_5(gemwright: CommandLine, tmp_path: Path, dam
 
 
 def test_a_model_that_is_not_there_exits_5(gemwright: CommandLine) -> None:
-    assert_refused(gemwright("run", "nowhere/gemma-3-1b-it", "a"), 5, "nowhere/gemma-3-1b-it", "hf download")
+    assert_refused(
+        gemwright("run", "--offline", "nowhere/gemma-3-1b-it", "a"), 5, "nowhere/gemma-3-1b-it", "gemwright pull"
+    )
     assert_refused(gemwright("run", "nowhere.gguf", "a"), 5, "nowhere.gguf")
     assert_refused(gemwright("run", "no such model", "a"), 5, "no such model")
 
