@@ -1,0 +1,87 @@
+"""Every command and every Python program in README and docs runs, from top to bottom, as a reader would type them.
+
+A document gets an empty folder, a home of its own and the default model.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.documents import DOCUMENTS, Command, blocks, is_pattern, spans
+from tests.end_to_end.command_line import child_environment
+from tests.programs import write_programs
+
+# What is not run, by the program it begins with: it would set up another environment, or needs a daemon. What these
+# are told is checked by tests/contracts/test_documents.py; .ci/run runs the targets of make.
+OTHERS_WORK = {"make", "pip", "git", "docker", "cd", ".ci/run"}
+
+# What is not run, by the whole command, and why; its flags are parsed all the same.
+NOT_RUN: dict[str, str] = {}
+
+# What a reader types into a program that reads the terminal, by the beginning of the command.
+TYPED: dict[str, str] = {}
+
+
+def steps(document: Path) -> list[Command | str]:
+    """Return the commands and, as texts, the Python programs of a document in order, then its table's commands."""
+    found: list[Command | str] = []
+    for block in blocks(document):
+        found += [block.text] if block.language == "python" else block.commands()
+    ours = [span for span in spans(document) if span.is_side_by_side and span.text.startswith("gemwright ")]
+    return found + [span for span in ours if not is_pattern(span.text)]
+
+
+def is_run(step: Command | str) -> bool:
+    if isinstance(step, str):
+        return True
+    return step.text not in NOT_RUN and not any(words[0] in OTHERS_WORK for words in step.programs())
+
+
+DOCUMENTS_WITH_STEPS = [path for path in DOCUMENTS if any(is_run(step) for step in steps(path))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS_WITH_STEPS, ids=lambda path: path.name)
+def test_what_a_document_shows_runs(document: Path, tmp_path: Path) -> None:
+    variables = environment(tmp_path)
+    folder = tmp_path / "here"
+    (folder / ".venv").mkdir(parents=True)
+    (folder / ".venv" / "bin").symlink_to(tmp_path / "bin")
+    for step in filter(is_run, steps(document)):
+        command = step if isinstance(step, str) else step.text
+        words = ["python", "-c", step] if isinstance(step, str) else ["bash", "-euo", "pipefail", "-c", step.text]
+        typed = next((text for beginning, text in TYPED.items() if command.startswith(beginning)), "")
+        done = subprocess.run(
+            words, cwd=folder, env=variables, input=typed, capture_output=True, text=True, check=False, timeout=240
+        )
+        wanted = 0 if isinstance(step, str) else step.expected_code
+        assert done.returncode == wanted, f"{document.name}: {command}\n{done.stdout}\n{done.stderr}"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the variables of a reader at a fresh home; short answers unless a command says otherwise."""
+    programs = write_programs(folder / "bin")
+    (programs / "activate").write_text("")
+    home = folder / "home"
+    home.mkdir()
+    kept = {name: value for name, value in child_environment().items() if not name.startswith("HF_")}
+    # The default model is joined once for all tests.
+    cache = (
+        os.environ.get("GEMWRIGHT_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'}/gemwright"
+    )
+    return {
+        **kept,
+        "GEMWRIGHT_CACHE": cache,
+        "GEMWRIGHT_MAX_TOKENS": "8",
+        "HOME": str(home),
+        "PATH": f"{programs}:{os.environ['PATH']}",
+    }
+
+
+def test_no_reason_is_left_over() -> None:
+    shown = {step.text for path in DOCUMENTS for step in steps(path) if isinstance(step, Command)}
+    assert NOT_RUN.keys() <= shown
+    assert not [beginning for beginning in TYPED if not any(text.startswith(beginning) for text in shown)]
