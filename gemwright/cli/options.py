@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from gemwright.cli.completion import complete_model
+from gemwright.cli.text_files import TextOrFile
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Decorator = Callable[[Decorated], Decorated]
@@ -187,6 +188,22 @@ sampling_options = _together(
         type=WholeText(),
         multiple=True,
     ),
+    option(
+        "Sampling",
+        "--json-schema",
+        "A JSON schema, or @FILE with one: the answer is JSON that it admits.",
+        type=TextOrFile(),
+    ),
+    option("Sampling", "--json-object", "The answer is a JSON object.", is_flag=True),
+    option("Sampling", "--regex", "The whole answer matches this regex."),
+    option(
+        "Sampling",
+        "--choice",
+        "The answer is one of these; given several times (the variable holds one).",
+        type=WholeText(),
+        multiple=True,
+    ),
+    option("Sampling", "--grammar", "A Lark or GBNF grammar of the answer, or @FILE with one.", type=TextOrFile()),
     option("Sampling", "--ignore-eos", "Go on past the model's own stop ids.", is_flag=True),
     option("Sampling", "--logprobs", "With --json: each token's N best logprobs.", type=int, metavar="N"),
     option("Sampling", "--prompt-logprobs", "With --json: the same for the prompt.", type=int, metavar="N"),
@@ -194,7 +211,8 @@ sampling_options = _together(
 SAMPLING_NAMES = (
     *("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "n", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "logprobs"),
-    *("prompt_logprobs", "logit_bias", "allowed_token_ids", "bad_words"),
+    *("prompt_logprobs", "logit_bias", "allowed_token_ids", "bad_words", "json_schema", "json_object", "regex"),
+    *("choice", "grammar"),
 )
 
 dtype_option = option(

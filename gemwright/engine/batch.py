@@ -20,7 +20,7 @@ from gemwright.errors import GemwrightError, RequestError
 LineId = str | int
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "messages")
-SAMPLING_FIELDS = frozenset(item.name for item in fields(SamplingParams))
+SAMPLING_FIELDS = frozenset(item.name for item in fields(SamplingParams)) - {"constraint"}
 FIELDS = frozenset({"id", *PROMPT_FIELDS, "priority", "cache_salt"}) | SAMPLING_FIELDS
 
 

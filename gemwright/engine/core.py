@@ -23,6 +23,8 @@ from gemwright.engine.step import SequenceChunk, build_step
 from gemwright.errors import GemwrightError, RequestError
 from gemwright.memory.block_keys import MediaSpan, root_key
 from gemwright.memory.block_manager import BlockManager
+from gemwright.text.grammar import ConstraintCompiler
+from gemwright.text.matcher import Matcher
 
 if TYPE_CHECKING:
     from gemwright.text.parser import ParsedOutput
@@ -57,7 +59,8 @@ class EngineCore:
     """Runs any number of requests to their end.
 
     `eos_token_ids` end every answer unless it ignores them. `make_decoder` gives a fresh text decoder an answer and
-    `encode` the ids of a piece of text, nothing added; both are None where there is no tokenizer.
+    `encode` the ids of a piece of text, nothing added; `constraints` compiles what answers must look like. All are None
+    where there is no tokenizer.
     """
 
     def __init__(
@@ -67,12 +70,14 @@ class EngineCore:
         eos_token_ids: Sequence[int],
         make_decoder: Callable[[], TextDecoder] | None,
         encode: Callable[[str], list[int]] | None = None,
+        constraints: ConstraintCompiler | None = None,
     ) -> None:
         self.runner = runner
         self.limits = limits
         self.eos_token_ids = frozenset(token_id for token_id in eos_token_ids if token_id < limits.vocab_size)
         self.make_decoder = make_decoder
         self.encode = encode
+        self.constraints = constraints
         self.blocks = BlockManager(runner.layout)
         self.scheduler = Scheduler(
             self.blocks,
@@ -83,10 +88,13 @@ class EngineCore:
         self._counters = EngineCounters()
         self._next_id = 0
         self._answers: dict[int, Answer] = {}
+        self._matchers: dict[int, Matcher] = {}
+        """What follows the constraint of an answer, by its request's id."""
 
     def check(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
-        """Raise RequestError for a request that cannot be served: empty, too long, ids out of range, stop strings or
-        bad words without a tokenizer."""
+        """Raise RequestError for a request that cannot be served: empty, too long, ids out of range, stop strings, bad
+        words or a constraint without a tokenizer, a constraint that cannot be enforced (UnsupportedError for one that
+        this model cannot)."""
         if len(prompt_token_ids) == 0:
             raise RequestError("the prompt is empty", limit="at least one token", remedy="give a prompt or ids")
         for name, ids in (
@@ -110,6 +118,11 @@ class EngineCore:
             raise RequestError("stop strings need a tokenizer, and this checkpoint has none", value=list(params.stop))
         if params.bad_words and self.encode is None:
             raise RequestError("bad words need a tokenizer, and this checkpoint has none", value=list(params.bad_words))
+        wanted = params.wanted_constraint()
+        if wanted is not None:
+            if self.constraints is None:
+                raise RequestError("a constraint needs a tokenizer, and this checkpoint has none", value=wanted.kind)
+            self.constraints.check(wanted)
 
     @property
     def counters(self) -> EngineCounters:
@@ -147,6 +160,7 @@ class EngineCore:
         ids = tuple(int(token_id) for token_id in prompt_token_ids)
         max_num_tokens = min(len(ids) + params.max_tokens, self.limits.max_model_len) - 1
         bad_sequences = self._bad_sequences(params)
+        wanted = params.wanted_constraint()
         requests = []
         for answer_index in range(params.n):
             request = Request(
@@ -168,6 +182,8 @@ class EngineCore:
                 self._answers[request.request_id] = make_answer()
             elif self.make_decoder is not None:
                 self._answers[request.request_id] = AnswerText(self.make_decoder(), params.stop)
+            if wanted is not None and self.constraints is not None:
+                self._matchers[request.request_id] = self.constraints.start(wanted)
             requests.append(request)
         self._counters.num_requests += 1
         self._counters.prompt_tokens += len(ids)
@@ -190,6 +206,7 @@ class EngineCore:
     def forget(self, request: Request) -> None:
         """Drop a request: abort it if it is not finished, and let its text go."""
         self.scheduler.finish(request)
+        self._matchers.pop(request.request_id, None)
         self._answers.pop(request.request_id, None)
 
     def step(self) -> list[Request]:
@@ -258,6 +275,7 @@ class EngineCore:
         params = request.params
         stops = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
         may_stop = len(request.token_ids) >= params.min_tokens
+        matcher = self._matchers.get(request.request_id)
         token = choose_token(
             logits,
             params,
@@ -266,6 +284,7 @@ class EngineCore:
             prompt_token_ids=request.prompt_token_ids,
             token_ids=request.token_ids,
             forbidden=sorted(request.bad_next_tokens() | (set() if may_stop else stops)),
+            mask=None if matcher is None else matcher.allowed(),
         )
         request.token_ids.append(token)
         self._extend_keys(request)
@@ -276,7 +295,11 @@ class EngineCore:
             request.logprobs.append(best_logprobs(logits, params.logprobs, token))
         answer = self._answers.get(request.request_id)
         stopped = answer is not None and token not in stops and answer.push(token, may_stop=may_stop)
-        if token in stops or stopped:
+        is_whole = token in stops or stopped
+        if matcher is not None and not is_whole:
+            matcher.accept(token)
+            is_whole = matcher.is_complete and not self.eos_token_ids
+        if is_whole:
             self._finish(request, FinishReason.STOP, may_stop)
         elif len(request.token_ids) == params.max_tokens or request.num_known == self.limits.max_model_len:
             self._finish(request, FinishReason.LENGTH, may_stop)
@@ -284,6 +307,7 @@ class EngineCore:
     def _finish(self, request: Request, reason: FinishReason, may_stop: bool) -> None:
         answer = self._answers.get(request.request_id)
         request.finish_reason = reason if answer is None else answer.finish(reason, may_stop=may_stop)
+        self._matchers.pop(request.request_id, None)
         self.scheduler.finish(request)
 
     def _bad_sequences(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:

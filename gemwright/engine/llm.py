@@ -23,6 +23,7 @@ from gemwright.loading.resolve import resolve_model
 from gemwright.memory.machine import process_bytes
 from gemwright.models.weights import Progress
 from gemwright.text.detokenizer import Detokenizer
+from gemwright.text.grammar import ConstraintCompiler
 from gemwright.text.tokenizer import load_tokenizer
 
 Prompt = str | Sequence[int]
@@ -76,6 +77,7 @@ class LLM:
             eos_token_ids,
             None if tokenizer is None else lambda: Detokenizer(tokenizer),
             None if tokenizer is None else tokenizer.encode,
+            None if tokenizer is None else ConstraintCompiler(tokenizer, self.spec.vocab_size, eos_token_ids),
         )
         self.load_seconds = time.perf_counter() - started_at
 

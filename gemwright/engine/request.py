@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from gemwright.errors import GemwrightError, RequestError
 from gemwright.memory.block_keys import MediaSpan, extend_block_keys, root_key, uncut_length
+from gemwright.text.constraint import (
+    Constraint,
+    choice_constraint,
+    grammar_constraint,
+    object_constraint,
+    regex_constraint,
+    schema_constraint,
+    schema_text,
+)
 
 MAX_TEMPERATURE = 1e9
 """All tokens are equally likely long before."""
@@ -19,6 +28,10 @@ MAX_LOGIT_BIAS = 100.0
 
 MAX_REPETITION_PENALTY = 100.0
 """Beyond it, and below its inverse, a penalized logit could leave the range of float32."""
+
+
+CONSTRAINT_FIELDS = ("json_schema", "json_object", "regex", "choice", "grammar", "constraint")
+"""Of these a request may set one."""
 
 
 class FinishReason(StrEnum):
@@ -41,6 +54,10 @@ class SamplingParams:
     kept as pairs by rising id. `allowed_token_ids` are the only ones that may be chosen. A text of `bad_words` never
     comes about in the answer token by token as the tokenizer writes it, alone or after a space: its last token is
     forbidden wherever the answer ends with those before it. The order in which all this acts is that of the sampler.
+
+    At most one of `json_schema` (a mapping, kept as its JSON text), `json_object`, `regex`, `choice` and `grammar`
+    (Lark or GBNF) says what the whole answer must look like; it then ends at the model's own stop ids, where it is
+    complete, and nowhere else. `constraint` is the same as an object that a caller made, for tools or after a thought.
     """
 
     max_tokens: int = 256
@@ -62,6 +79,12 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] = ()
+    json_schema: Mapping[str, Any] | str | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         stop: Any = self.stop
@@ -99,6 +122,49 @@ class SamplingParams:
             raise RequestError("allowed_token_ids", value=[], limit="at least one id", remedy="leave it out")
         if any(type(text) is not str or not text.strip() for text in self.bad_words):
             raise RequestError("bad_words", value=list(self.bad_words), limit="strings that are more than spaces")
+        self._check_constraint()
+
+    def _check_constraint(self) -> None:
+        if type(self.json_object) is not bool:
+            raise RequestError("json_object", value=self.json_object, limit="true or false")
+        if self.json_schema is not None:
+            object.__setattr__(self, "json_schema", schema_text("json_schema", self.json_schema))
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _as_tuple("choice", self.choice))
+        named = [name for name in CONSTRAINT_FIELDS if getattr(self, name) not in (None, False)]
+        if len(named) > 1:
+            raise RequestError("two constraints at once", value=" and ".join(named), limit="one")
+        if named and self.ignore_eos:
+            raise RequestError(
+                f"ignore_eos has no meaning with {named[0]}: a constrained answer ends where it is complete",
+                remedy="leave one of them out",
+            )
+        if self.constraint is not None and not isinstance(self.constraint, Constraint):
+            raise RequestError("constraint", value=repr(self.constraint)[:80], limit="a Constraint")
+        self.wanted_constraint()
+
+    def wanted_constraint(self) -> Constraint | None:
+        """Return what the answer must look like, None if anything goes."""
+        if self.json_schema is not None:
+            return schema_constraint(self.json_schema)
+        if self.json_object:
+            return object_constraint()
+        if self.regex is not None:
+            return regex_constraint(self.regex)
+        if self.choice is not None:
+            return choice_constraint(self.choice)
+        return self.constraint if self.grammar is None else grammar_constraint(self.grammar)
+
+    def with_thinking(self, thinking: bool, opens_thought: bool = False) -> SamplingParams:
+        """Return the parameters for a prompt rendered so: a constraint then lets the model think before it answers.
+
+        opens_thought: the prompt ends inside a thought, which the answer goes on with.
+        """
+        wanted = self.wanted_constraint()
+        if wanted is None:
+            return self
+        flat: dict[str, Any] = {"json_schema": None, "json_object": False, "regex": None, "choice": None}
+        return replace(self, **flat, grammar=None, constraint=wanted.with_thinking(thinking, opens_thought))
 
     @property
     def biases(self) -> dict[int, float]:

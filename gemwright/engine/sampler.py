@@ -1,7 +1,8 @@
 """Chooses a token from one row of logits, and reads logprobs off it.
 
-The order: logit bias; repetition, presence and frequency penalties; forbidden ids and those not allowed go to -inf;
-then greedy, or top-k, temperature, min-p, top-p and a seeded draw. Logprobs are read off the row as the model gave it.
+The order: logit bias; repetition, presence and frequency penalties; forbidden ids, those not allowed and those that a
+constraint excludes go to -inf; then greedy, or top-k, temperature, min-p, top-p and a seeded draw. Logprobs are read
+off the row as the model gave it.
 
 Plain numpy on one row, so that a choice depends on its own request alone. Defines what faster samplers must equal.
 """
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gemwright.engine.request import SamplingParams, TokenLogprob
+from gemwright.engine.request import CONSTRAINT_FIELDS, SamplingParams, TokenLogprob
 from gemwright.errors import GemwrightError, RequestError
 
 Logits = NDArray[np.float32]
@@ -31,16 +32,17 @@ def choose_token(
     prompt_token_ids: Sequence[int],
     token_ids: Sequence[int],
     forbidden: Sequence[int] = (),
+    mask: NDArray[np.bool_] | None = None,
 ) -> int:
     """Return the next token of an answer whose tokens so far are `token_ids`.
 
     The same seed, answer and place give the same random number, whatever runs beside it. `forbidden` ids (stop ids
-    before min_tokens, the last ones of bad words) are never chosen. Raises GemwrightError when the logits are not
-    finite, RequestError when no token may be chosen.
+    before min_tokens, the last ones of bad words) are never chosen, nor are those that the `mask` of a constraint does
+    not allow. Raises GemwrightError when the logits are not finite, RequestError when no token may be chosen.
     """
     _require_finite(logits)
     scores = _penalize(_add_bias(logits, params), params, prompt_token_ids, token_ids)
-    scores = _mask(scores, params, forbidden)
+    scores = _mask(scores, params, forbidden, mask)
     if params.temperature == 0:
         return int(scores.argmax())
     candidates, probabilities = _candidates(scores, params)
@@ -95,23 +97,27 @@ def _add_bias(logits: Logits, params: SamplingParams) -> Logits:
     return scores
 
 
-def _mask(scores: Logits, params: SamplingParams, forbidden: Sequence[int]) -> Logits:
+def _mask(scores: Logits, params: SamplingParams, forbidden: Sequence[int], mask: NDArray[np.bool_] | None) -> Logits:
     """Return scores with -inf for what may not be chosen."""
     if params.allowed_token_ids is not None:
         allowed = list(params.allowed_token_ids)
         masked = np.full_like(scores, -np.inf)
         masked[allowed] = scores[allowed]
         scores = masked
+    if mask is not None:
+        scores = np.where(mask, scores, np.float32(-np.inf))
     if len(forbidden):
         scores = scores.copy()
         scores[list(forbidden)] = -np.inf
-    elif params.allowed_token_ids is None:
+    elif params.allowed_token_ids is None and mask is None:
         return scores
     if scores.max() == -np.inf:
+        named = ("min_tokens", "bad_words", "allowed_token_ids", *CONSTRAINT_FIELDS)
         raise RequestError(
             "every token is a stop id before min_tokens, ends a bad word, or is not allowed",
-            value=f"min_tokens {params.min_tokens} after {len(params.bad_words)} bad words",
-            remedy="name fewer stop_token_ids or bad_words, more allowed_token_ids, or set min_tokens to 0",
+            value=", ".join(name for name in named if getattr(params, name)) or None,
+            remedy="name fewer stop_token_ids or bad_words, more allowed_token_ids, set min_tokens to 0, or leave the "
+            "constraint out",
         )
     return scores
 

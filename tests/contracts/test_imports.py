@@ -40,7 +40,7 @@ RULES = {
     "text": rule("errors", "numpy tokenizers sentencepiece jinja2 llguidance"),
     "planner": rule("spec memory config errors", "numpy"),
     "engine": rule("spec memory ops models loading text planner config errors", "numpy"),
-    "engine.request": rule("memory.block_keys errors", "numpy"),
+    "engine.request": rule("memory.block_keys text.constraint errors", "numpy"),
     "engine.scheduler": rule("memory.block_manager engine.request errors"),
     "server": rule("engine text planner config errors", "fastapi starlette uvicorn pydantic"),
     "testing": rule(

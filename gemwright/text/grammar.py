@@ -1,0 +1,264 @@
+"""Compiles constraints for a model's tokenizer, once each; text.matcher follows the answers.
+
+Runs on llguidance, over the bytes of our own tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gemwright.errors import RequestError, UnsupportedError
+from gemwright.text.call_grammar import one_call
+from gemwright.text.constraint import Constraint, ConstraintKind, ToolSchema
+from gemwright.text.gbnf import lark_grammar
+from gemwright.text.json_schema import prepare, refusal
+from gemwright.text.matcher import NO_STOP_ID, SMALLER, Mask, Matcher, Program, engine_message, mask_words
+from gemwright.text.tokenizer import Tokenizer
+from gemwright.text.tool_syntax import CALL_CLOSE, CALL_OPEN, QUOTE
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+THOUGHT_OPEN, THOUGHT_CLOSE, THOUGHT_LABEL = "<|channel>", "<channel|>", "thought\n"
+
+WHITESPACE = r" |\n {0,20}"
+"""What may stand between two tokens of JSON, once: a space, or a line break and its indentation. So no answer is lost
+in endless space."""
+
+_KEPT_BYTES = 4 << 20
+_MAX_KEPT = 32
+
+
+class ConstraintCompiler:
+    """Compiles constraints for one tokenizer and one model; costs nothing until the first one.
+
+    vocab_size: rows of the model's logits; ids past the tokenizer's are never allowed.
+    stop_token_ids: the model's own, which alone end a constrained answer, and only where it is complete.
+
+    May be used by several threads.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, stop_token_ids: Sequence[int]) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.stop_token_ids = tuple(sorted({token_id for token_id in stop_token_ids if token_id < vocab_size}))
+        self._lock = threading.RLock()
+        self._tokens: LLTokenizer | None = None
+        self._text: Mask | None = None
+        self._programs: OrderedDict[Constraint, Program] = OrderedDict()
+
+    def check(self, constraint: Constraint) -> None:
+        """Compile a constraint and keep it for the answers to come.
+
+        Raises RequestError, naming keyword and place where there is one, for what cannot be enforced, does not
+        compile within the limits or admits no answer; UnsupportedError for a thought where the model has none.
+        """
+        self._program(constraint)
+
+    def start(self, constraint: Constraint) -> Matcher:
+        """Return the matcher of one answer. Raises as `check`."""
+        program = self._program(constraint)
+        with self._lock:
+            return Matcher(program)
+
+    def _program(self, constraint: Constraint) -> Program:
+        with self._lock:
+            program = self._programs.get(constraint)
+            if program is None:
+                program = self._programs[constraint] = self._compile(constraint)
+                while len(self._programs) > _MAX_KEPT or (
+                    len(self._programs) > 1 and sum(map(_size, self._programs)) > _KEPT_BYTES
+                ):
+                    self._programs.popitem(last=False)
+            self._programs.move_to_end(constraint)
+            return program
+
+    def _compile(self, constraint: Constraint) -> Program:
+        ids = {word: self._control_id(word) for word in (THOUGHT_OPEN, THOUGHT_CLOSE, CALL_OPEN, CALL_CLOSE, QUOTE)}
+        if (constraint.thinking or constraint.opens_thought) and None in (ids[THOUGHT_OPEN], ids[THOUGHT_CLOSE]):
+            raise UnsupportedError("this model has no thoughts", limit=THOUGHT_OPEN, remedy="leave thinking off")
+        answer, call = None, None
+        if constraint.kind is not ConstraintKind.TOOLS:
+            answer = self._answer(constraint)
+        elif None not in (ids[CALL_OPEN], ids[CALL_CLOSE], ids[QUOTE]):
+            known = {word: token_id for word, token_id in ids.items() if token_id is not None}
+            grammar = one_call(constraint.tools, known, only_strict=not constraint.must_call)
+            call = self._matcher(constraint.kind, _lark(grammar))
+        else:
+            answer = self._call_in_json(constraint)
+        return Program(
+            constraint,
+            answer,
+            call,
+            self._text_mask(),
+            self.stop_token_ids,
+            ids[THOUGHT_OPEN],
+            ids[THOUGHT_CLOSE],
+            tuple(self.tokenizer.encode(THOUGHT_LABEL, parse_special=False)),
+            ids[CALL_OPEN],
+        )
+
+    def _call_in_json(self, constraint: Constraint) -> LLMatcher:
+        """Return the matcher of one call written as JSON text."""
+        if not constraint.must_call:
+            raise UnsupportedError(
+                "strict tools with tool_choice auto: this model writes calls as text, which may begin anywhere",
+                value=", ".join(tool.name for tool in constraint.tools if tool.strict),
+                remedy="leave strict out, or use tool_choice required or a tool's name",
+            )
+        for tool in constraint.tools:
+            if tool.strict:
+                self._complain(f"the parameters of tool {tool.name}", json.loads(tool.parameters))
+        lenient = not all(tool.strict for tool in constraint.tools)
+        grammar = _json_grammar(prepare(json_call(constraint.tools)), lenient=lenient)
+        return self._matcher(constraint.kind, grammar)
+
+    def _control_id(self, word: str) -> int | None:
+        """Return the id of a control word, None where the model has none."""
+        token_id = self.tokenizer.special_tokens.get(word)
+        return token_id if token_id is not None and token_id < self.vocab_size else None
+
+    def _text_mask(self) -> Mask:
+        """Return the tokens of free text: all but control tokens, stop ids and those that add nothing."""
+        if self._text is None:
+            ids = range(min(self.tokenizer.vocab_size, self.vocab_size))
+            plain = [i for i in ids if not self.tokenizer.is_special(i) and self.tokenizer.token_bytes(i)]
+            self._text = np.zeros(self.vocab_size, dtype=np.bool_)
+            self._text[plain] = True
+            self._text[list(self.stop_token_ids)] = False
+        return self._text
+
+    def _answer(self, constraint: Constraint) -> LLMatcher:
+        kind = constraint.kind
+        if kind is ConstraintKind.JSON_SCHEMA:
+            return self._matcher(kind, _json_grammar(self._complain(kind, json.loads(constraint.text))))
+        if kind is ConstraintKind.REGEX:
+            from llguidance import LLMatcher
+
+            return self._matcher(kind, LLMatcher.grammar_from_regex(constraint.text))
+        if kind is ConstraintKind.CHOICE:
+            texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in constraint.choices)
+            return self._matcher(kind, _lark(f"start: CHOICE\nCHOICE: {texts}"))
+        return self._matcher(kind, _lark(lark_grammar(constraint.text)))
+
+    def _complain(self, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return the schema to compile; raises RequestError, naming keyword and place, for one that is refused."""
+        from llguidance import LLMatcher
+
+        def complaint(part: Any) -> str:
+            is_error, messages = LLMatcher.validate_grammar_with_warnings(_json_grammar(part), None, limits=_limits())
+            return messages[0] if is_error else ""
+
+        prepared = prepare(schema)
+        if complaint(prepared):
+            raise refusal(name, schema if complaint(schema) else prepared, complaint)
+        return prepared
+
+    def _matcher(self, name: str, grammar: str) -> LLMatcher:
+        """Compile, and compute the first mask of a copy: what explodes, explodes there."""
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._llguidance_tokenizer(), grammar, log_level=0, limits=_limits())
+        if matcher.is_error():
+            raise RequestError(f"{name} does not compile", value=engine_message(matcher), remedy="correct it")
+        trial = matcher.deep_copy()
+        words = mask_words(self.vocab_size)
+        trial.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if trial.is_error() or not words.any():
+            raise RequestError(
+                f"{name} admits no answer, or is too complex to follow",
+                value=engine_message(trial),
+                remedy=SMALLER,
+            )
+        return matcher
+
+    def _llguidance_tokenizer(self) -> LLTokenizer:
+        if self._tokens is None:
+            from llguidance import LLTokenizer
+
+            self._tokens = LLTokenizer(
+                _Vocabulary(self.tokenizer, self.vocab_size),  # type: ignore[arg-type]  # what it asks of its own class
+                n_vocab=self.vocab_size,
+                eos_token=list(self.stop_token_ids) or [NO_STOP_ID],
+            )
+        return self._tokens
+
+
+class _Vocabulary:
+    """What llguidance asks of a tokenizer: every token's bytes, the control tokens, and how text is cut."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        known = min(tokenizer.vocab_size, vocab_size)
+        self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(known)] + [b""] * (vocab_size - known)
+        self.special_token_ids = [token_id for token_id in tokenizer.special_tokens.values() if token_id < known]
+        self.eos_token_id = tokenizer.eos_token_id or 0
+        self.bos_token_id = tokenizer.bos_token_id
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, parse_special=False)
+
+
+def json_call(tools: Sequence[ToolSchema]) -> dict[str, Any]:
+    """Return the schema of a call written as JSON text, `{"name": ..., "parameters": {...}}`, as models without a call
+    syntax of their own are asked to write it."""
+    definitions: dict[str, Any] = {}
+    calls = []
+    for number, tool in enumerate(tools):
+        place = f"#/$defs/tool{number}"
+        definitions[f"tool{number}"] = _moved(json.loads(tool.parameters), place)
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": tool.name}, "parameters": {"$ref": place}},
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+        )
+    return {"$defs": definitions, "anyOf": calls}
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """Return a schema whose references lead to `place` instead of the root."""
+    if isinstance(schema, list):
+        return [_moved(item, place) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: place + value[1:]
+        if key == "$ref" and isinstance(value, str) and value.startswith("#")
+        else _moved(value, place)
+        for key, value in schema.items()
+    }
+
+
+def _lark(text: str) -> str:
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_lark(text)
+
+
+def _json_grammar(schema: Any, *, lenient: bool = False) -> str:
+    from llguidance import LLMatcher
+
+    options: Any = {"whitespace_pattern": WHITESPACE, "lenient": lenient, "coerce_one_of": lenient}
+    return LLMatcher.grammar_from_json_schema(schema, overrides=options)
+
+
+def _limits() -> LLParserLimits:
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(verbose_errors=False)
+
+
+def _size(constraint: Constraint) -> int:
+    parts = [constraint.text, *constraint.choices, *(tool.parameters for tool in constraint.tools)]
+    return sum(map(len, parts))
