@@ -107,11 +107,12 @@ class SectionCommand(click.Command):
                 formatter.write_dl(records)
 
 
-def option(section: str, flag: str, help: str, **settings: Any) -> Decorator:  # type: ignore[type-arg]  # any callable
-    """Return a click option that also reads the environment variable GEMWRIGHT_<FLAG>."""
+def option(section: str, flag: str, help: str, *, short: str | None = None, **settings: Any) -> Decorator:  # type: ignore[type-arg]  # any callable
+    """Return a click option that also reads the environment variable GEMWRIGHT_<FLAG>; `short` is such as -y."""
     variable = f"GEMWRIGHT_{flag.removeprefix('--').replace('-', '_').upper()}"
+    names = (flag,) if short is None else (short, flag)
     return click.option(
-        flag, cls=SectionOption, section=section, help=help, envvar=variable, show_envvar=True, **settings
+        *names, cls=SectionOption, section=section, help=help, envvar=variable, show_envvar=True, **settings
     )
 
 
@@ -130,6 +131,20 @@ def _remember_debug(ctx: click.Context, param: click.Parameter, value: bool) -> 
     ctx.find_object(Settings).debug = value  # type: ignore[union-attr]  # main always gives one
 
 
+revision_option = option("Model", "--revision", "Revision of a hub id; left out, main.")
+offline_option = option(
+    "Model",
+    "--offline",
+    "Never ask the hub. Without it too, a model that is in the local cache is used as it is (`pull` looks for a newer "
+    "one), and only what is not there is fetched.",
+    is_flag=True,
+)
+unknown_keys_option = option(
+    "Model",
+    "--allow-unknown-config-keys",
+    "Accept config keys whose effect on the maths is unknown.",
+    is_flag=True,
+)
 model_options = _together(
     option(
         "Model",
@@ -137,20 +152,9 @@ model_options = _together(
         "Hub id, folder or .gguf file; left out, the default model.",
         shell_complete=complete_model,
     ),
-    option("Model", "--revision", "Revision of a hub id; left out, main."),
-    option(
-        "Model",
-        "--offline",
-        "Never ask the hub. Without it too, a model that is in the local cache is used as it is (`pull` looks for a "
-        "newer one), and only what is not there is fetched.",
-        is_flag=True,
-    ),
-    option(
-        "Model",
-        "--allow-unknown-config-keys",
-        "Accept config keys whose effect on the maths is unknown.",
-        is_flag=True,
-    ),
+    revision_option,
+    offline_option,
+    unknown_keys_option,
 )
 
 sampling_options = _together(

@@ -7,11 +7,24 @@ import click
 from gemwright import __version__
 from gemwright.cli.batch import batch
 from gemwright.cli.completion import completion
+from gemwright.cli.list_models import list_models
+from gemwright.cli.pull import pull
+from gemwright.cli.rm import remove
 from gemwright.cli.run import run
+from gemwright.cli.show import show
 from gemwright.cli.verify import verify
 
 
+class Program(click.Group):
+    """The verbs, `ls` being `list` too."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the verb of a name or an alias."""
+        return super().get_command(ctx, "list" if cmd_name == "ls" else cmd_name)
+
+
 @click.group(
+    cls=Program,
     epilog="""\b
 Example:
   gemwright run "The capital of France is" --max-tokens 16
@@ -28,4 +41,8 @@ def program() -> None:
 program.add_command(run)
 program.add_command(batch)
 program.add_command(verify)
+program.add_command(pull)
+program.add_command(list_models)
+program.add_command(show)
+program.add_command(remove)
 program.add_command(completion)

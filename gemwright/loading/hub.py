@@ -186,6 +186,8 @@ class Hub:
         jobs = [partial(_fetch_one, transfer, listing, name, remote) for name, remote in lacking.items()]
         try:
             with _explained(listing.repository, listing.revision):
+                # Before the reference, which must not stand for nothing.
+                _snapshot_folder(listing).mkdir(parents=True, exist_ok=True)
                 hub_cache.write_listing(listing.repository, listing.commit, _entries(listing))
                 if not (hub_cache.repository_folder(listing.repository) / "refs" / listing.revision).exists():
                     hub_cache.write_reference(listing.repository, listing.revision, listing.commit)
