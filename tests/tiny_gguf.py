@@ -29,11 +29,12 @@ def write_tiny_gguf(
     tokens: int | None = None,
     sampling: Mapping[str, float] | None = None,
     extra_metadata: Mapping[str, int] | None = None,
+    chat_template: str | None = None,
 ) -> Path:
     """Write `values`, given as a safetensors file would hold them; matrices in `encoding` where their rows allow it.
 
     `split_experts` writes gate and up apart, `extra` adds tensors, `without` leaves some out, `tokens` adds token
-    arrays of that length.
+    arrays of that length. `chat_template` comes with a tokenizer that knows bytes and Gemma 3's control words.
     """
     writer = GGUFWriter(path, spec.family)
     _add_metadata(writer, spec)
@@ -42,6 +43,9 @@ def write_tiny_gguf(
         writer.add_token_list([f"t{index}" for index in range(tokens)])
         writer.add_token_scores([-float(index) for index in range(tokens)])
         writer.add_token_types([1] * tokens)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
+        _add_byte_tokenizer(writer, spec.vocab_size)
     for key, number in (extra_metadata or {}).items():
         writer.add_uint32(key, number)
     for key, value in (sampling or {}).items():
@@ -59,6 +63,22 @@ def write_tiny_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_byte_tokenizer(writer: GGUFWriter, vocab_size: int) -> None:
+    names = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 105: "<start_of_turn>", 106: "<end_of_turn>", 107: "\n"}
+    control = set(names) - {3, 107}
+    data = {108 + byte: f"<0x{byte:02X}>" for byte in range(256)}
+    tokens = [(names | data | {364: "\u2581"}).get(index, f"<unused{index}>") for index in range(vocab_size)]
+    types = [3 if index in control else 2 if index == 3 else 6 if index in data else 1 for index in range(vocab_size)]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-float(index) for index in range(vocab_size)])
+    writer.add_token_types(types)
+    writer.add_bos_token_id(2)
+    writer.add_eos_token_id(106)
+    writer.add_unk_token_id(3)
+    writer.add_add_bos_token(True)
 
 
 def stored_tensors(spec: ModelSpec, values: Values, split_experts: bool = False) -> dict[str, NDArray[np.float32]]:

@@ -18,6 +18,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from docs.write_licenses import closure, project
+from gemwright.cli.program import program
 from gemwright.testing import write_tiny_checkpoint
 from tests.contracts.test_package import ROOT, build
 from tests.end_to_end.command_line import child_environment
@@ -111,13 +112,18 @@ def test_the_base_package_has_what_it_needs_and_no_more(base: Environment) -> No
     assert "site-packages" in base("python", "-c", "import gemwright; print(gemwright.__file__)").stdout
 
 
+@pytest.mark.parametrize("verb", ["", *sorted(program.commands)])
+def test_every_verb_of_the_base_package_has_its_help(base: Environment, verb: str) -> None:
+    done = base("gemwright", *verb.split(), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: gemwright")
+
+
 @pytest.mark.parametrize(
-    "words",
-    [["--help"], ["--version"], ["run", "--help"], ["batch", "--help"], ["verify", "--help"], ["completion", "bash"]],
-    ids=" ".join,
+    "words", [["--version"], ["completion", "bash"], ["list"], ["list", "--json"], ["show", "TINY"]], ids=" ".join
 )
-def test_the_base_package_runs_what_needs_no_torch(base: Environment, words: list[str]) -> None:
-    done = base("gemwright", *words)
+def test_the_base_package_runs_what_needs_no_torch(base: Environment, tiny: str, words: list[str]) -> None:
+    done = base("gemwright", *(tiny if word == "TINY" else word for word in words))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 
@@ -147,8 +153,7 @@ def test_verify_names_its_extra(base: Environment, tiny: str) -> None:
 def test_python_users_get_the_same_words(base: Environment, tiny: str) -> None:
     lines = ["import gemwright, gemwright.errors", f"try: gemwright.LLM({tiny!r})"]
     lines += ["except gemwright.errors.GemwrightError as error: print(type(error).__name__, error)"]
-    program = "\n".join(lines)
-    done = base("python", "-c", program)
+    done = base("python", "-c", "\n".join(lines))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("UnsupportedError")
     assert done.stdout.rstrip().endswith(REMEDY)
