@@ -51,6 +51,13 @@ def show_bytes(size: int) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
+def show_size(size: int) -> str:
+    """Return a file's size in bytes or KiB, from 1 MiB on as `show_bytes` does."""
+    if size >= 2**20:
+        return show_bytes(size)
+    return f"{size / 2**10:.1f} KiB" if size >= 2**10 else f"{size} bytes"
+
+
 def _terms() -> str:
     from gemwright.errors import CheckpointError
     from gemwright.loading.default_model import terms_path

@@ -220,7 +220,8 @@ def pull(
     hub = Hub()
     listing = hub.look_up(name.repository, commit or name.revision)
     choice = hub.choose(listing, name.quantization)
-    hub.check(listing, choice, allow_unknown_config_keys=allow_unknown_config_keys)
+    if not all(_is_linked(listing, file) for file in choice.files):
+        hub.check(listing, choice, allow_unknown_config_keys=allow_unknown_config_keys)
     fetched_bytes = hub.fetch(listing, choice, progress)
     folder = _snapshot_folder(listing)
     return Pulled(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from gemwright import LLM
 from gemwright.testing import write_tiny_checkpoint
+from tests.hub_server import Hub, running_hub, use_hub
 
 TinyFolder = Callable[..., Path]
 TinyLLM = Callable[..., LLM]
@@ -37,3 +38,11 @@ def tiny_llm(tiny_folder: TinyFolder) -> TinyLLM:
         return LLM(tiny_folder(name), **{"threads": 1, "max_model_len": 256, **options})
 
     return make
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """Return an empty hub that this process asks, with an empty cache below tmp_path / "home"."""
+    with running_hub() as running:
+        use_hub(monkeypatch, running, tmp_path / "home")
+        yield running
