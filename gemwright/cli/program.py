@@ -8,6 +8,7 @@ from gemwright import __version__
 from gemwright.cli.batch import batch
 from gemwright.cli.completion import completion
 from gemwright.cli.list_models import list_models
+from gemwright.cli.parse import parse
 from gemwright.cli.pull import pull
 from gemwright.cli.rm import remove
 from gemwright.cli.run import run
@@ -41,6 +42,7 @@ def program() -> None:
 program.add_command(run)
 program.add_command(batch)
 program.add_command(verify)
+program.add_command(parse)
 program.add_command(pull)
 program.add_command(list_models)
 program.add_command(show)
