@@ -1,19 +1,28 @@
 """Every command and every Python program in README and docs runs, from top to bottom, as a reader would type them.
 
-A document gets an empty folder, a home of its own and the default model.
+A document gets a folder of its own, an empty home, the default model, and a hub on this machine. That has the models
+the documents name, in small: random weights, which answer any question with noise, but as the real ones would.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gemwright.loading.default_model import cache_folder, default_model_path
+from gemwright.spec.families import read_config
+from gemwright.testing import write_tiny_checkpoint
+from gemwright.testing.checkpoints import random_tensors
+from gemwright.testing.tiny_configs import TINY_CONFIGS
 from tests.documents import DOCUMENTS, Command, blocks, is_pattern, spans
 from tests.end_to_end.command_line import child_environment
+from tests.hub_server import Hub, hub_variables, running_hub
 from tests.programs import write_programs
+from tests.tiny_gguf import write_tiny_gguf
 
 # What is not run, by the program it begins with: it would set up another environment, or needs a daemon. What these
 # are told is checked by tests/contracts/test_documents.py; .ci/run runs the targets of make.
@@ -21,6 +30,22 @@ OTHERS_WORK = {"make", "pip", "git", "docker", "cd", ".ci/run"}
 
 # What is not run, by the whole command, and why; its flags are parsed all the same.
 NOT_RUN: dict[str, str] = {}
+
+# The hub's models: what documents call them -> the tiny checkpoint they are here.
+HUB_MODELS = {"google/gemma-4-E2B-it": "gemma4-e"}
+GGUF_REPOSITORY = "ggml-org/gemma-3-1b-it-GGUF"
+GEMMA3_TEMPLATE = """\
+{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message.role | replace('assistant', 'model') }}
+{{ message.content | trim }}<end_of_turn>
+{% endfor %}{% if add_generation_prompt %}<start_of_turn>model
+{% endif %}"""
+
+# What a reader has lying in the folder.
+FILES = {
+    "notes.txt": "Gemwright runs Gemma models.\n",
+    "in.jsonl": '{"id": "1", "prompt": "The capital of France is"}\n',
+    "schema.json": '{"type": "object", "properties": {"large": {"type": "boolean"}}, "required": ["large"]}\n',
+}
 
 # What a reader types into a program that reads the terminal, by the beginning of the command.
 TYPED: dict[str, str] = {}
@@ -44,12 +69,29 @@ def is_run(step: Command | str) -> bool:
 DOCUMENTS_WITH_STEPS = [path for path in DOCUMENTS if any(is_run(step) for step in steps(path))]
 
 
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """A hub with the models that documents name."""
+    with running_hub() as server:
+        for name, tiny in HUB_MODELS.items():
+            folder = write_tiny_checkpoint(tiny, tmp_path_factory.mktemp(tiny))
+            server.add(name, folder)
+        spec = read_config(TINY_CONFIGS["gemma3"])
+        path = tmp_path_factory.mktemp("gguf") / "gemma-3-1b-it-Q4_K_M.gguf"
+        write_tiny_gguf(path, spec, random_tensors(spec, 0), chat_template=GEMMA3_TEMPLATE)
+        server.add(GGUF_REPOSITORY, path.parent)
+        yield server
+
+
 @pytest.mark.parametrize("document", DOCUMENTS_WITH_STEPS, ids=lambda path: path.name)
-def test_what_a_document_shows_runs(document: Path, tmp_path: Path) -> None:
-    variables = environment(tmp_path)
+def test_what_a_document_shows_runs(document: Path, tmp_path: Path, hub: Hub) -> None:
+    variables = {**environment(tmp_path), **hub_variables(hub, tmp_path / "home" / "huggingface")}
     folder = tmp_path / "here"
     (folder / ".venv").mkdir(parents=True)
     (folder / ".venv" / "bin").symlink_to(tmp_path / "bin")
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    (folder / "gemma-3-270m-Q4_K_M.gguf").symlink_to(default_model_path())
     for step in filter(is_run, steps(document)):
         command = step if isinstance(step, str) else step.text
         words = ["python", "-c", step] if isinstance(step, str) else ["bash", "-euo", "pipefail", "-c", step.text]
@@ -67,14 +109,10 @@ def environment(folder: Path) -> dict[str, str]:
     (programs / "activate").write_text("")
     home = folder / "home"
     home.mkdir()
-    kept = {name: value for name, value in child_environment().items() if not name.startswith("HF_")}
-    # The default model is joined once for all tests.
-    cache = (
-        os.environ.get("GEMWRIGHT_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'}/gemwright"
-    )
+    kept = {name: value for name, value in child_environment().items() if not name.startswith(("HF_", "XDG_"))}
     return {
         **kept,
-        "GEMWRIGHT_CACHE": cache,
+        "GEMWRIGHT_CACHE": str(cache_folder()),  # the default model is joined once for all tests
         "GEMWRIGHT_MAX_TOKENS": "8",
         "HOME": str(home),
         "PATH": f"{programs}:{os.environ['PATH']}",
