@@ -24,10 +24,16 @@ _EXPECTED_CODE = re.compile(r"#\s*exit code (\d+)$")
 class Command:
     """One command of a document, as it would be typed: one line, or several that belong together."""
 
-    where: str
+    document: str
+    line: int
     text: str
     is_side_by_side: bool = False
     """Whether it stands in our column of a table that sets programs side by side."""
+
+    @property
+    def where(self) -> str:
+        """Return where a person finds it."""
+        return f"{self.document}, line {self.line}"
 
     @property
     def expected_code(self) -> int:
@@ -44,9 +50,15 @@ class Command:
 class Block:
     """A fenced block of a document."""
 
-    where: str
+    document: str
+    line: int
     language: str
     text: str
+
+    @property
+    def where(self) -> str:
+        """Return where a person finds it."""
+        return f"{self.document}, line {self.line}"
 
     def commands(self) -> list[Command]:
         """Return the commands of a bash or console block; none for other languages."""
@@ -56,7 +68,7 @@ class Block:
             lines = list(_typed(self.text))
         else:
             return []
-        return [Command(self.where, text) for text in _whole_commands(lines)]
+        return [Command(self.document, self.line, text) for text in _whole_commands(lines)]
 
 
 def blocks(document: Path) -> list[Block]:
@@ -66,13 +78,18 @@ def blocks(document: Path) -> list[Block]:
     for match in _FENCE.finditer(text):
         indent = len(match[1])
         body = "".join(line[indent:] if line.strip() else line for line in match[3].splitlines(keepends=True))
-        found.append(Block(f"{document.name}, line {text.count(chr(10), 0, match.start()) + 1}", match[2], body))
+        found.append(Block(document.name, text.count("\n", 0, match.start()) + 1, match[2], body))
     return found
 
 
 def prose(document: Path) -> str:
     """Return the text around the fenced blocks, each block replaced by as many empty lines."""
     return _FENCE.sub(lambda match: "\n" * match[0].count("\n"), document.read_text())
+
+
+def is_ours(span: Command) -> bool:
+    """Whether inline code is a command of ours, or a pattern of such."""
+    return re.match(r"(\.venv/bin/)?gemwright \S", span.text) is not None
 
 
 def spans(document: Path) -> list[Command]:
@@ -89,14 +106,15 @@ def spans(document: Path) -> list[Command]:
             in_table = True
             continue
         shown = line if column is None else cells[column] if column < len(cells) else ""
-        where = f"{document.name}, line {number}"
-        found += [Command(where, text, is_side_by_side=column is not None) for text in _SPAN.findall(shown)]
+        for text in _SPAN.findall(shown):
+            found.append(Command(document.name, number, text, is_side_by_side=column is not None))
     return found
 
 
 def is_pattern(text: str) -> bool:
-    """Whether inline code is a pattern of commands rather than a command: it holds placeholders or dots."""
-    return bool(re.search(r"\.\.\.|[\[\]|<>]|(?<![\w/.-])[A-Z]{1,}\b(?![/.\w-])|\bIN\.jsonl", text))
+    """Whether inline code is a pattern of commands rather than a command: it holds placeholders, choices or dots."""
+    unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "''", text)
+    return bool(re.search(r"\.\.\.|\[|\w\|\w|<[a-z]+>|(?<![\w/.@:-])[A-Z]+\b(?![/\w-])", unquoted))
 
 
 def simple_commands(text: str) -> list[list[str]]:

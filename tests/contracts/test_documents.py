@@ -17,7 +17,7 @@ import pytest
 
 from gemwright.cli.options import Settings
 from gemwright.cli.program import program
-from tests.documents import DOCUMENTS, ROOT, Command, blocks, is_pattern, spans
+from tests.documents import DOCUMENTS, ROOT, Command, blocks, is_ours, is_pattern, spans
 
 LANGUAGES = {"bash", "console", "python", "json", "jsonl", "yaml", "text"}
 """bash and console hold commands; what a program prints stands in console blocks, or in text blocks."""
@@ -57,10 +57,6 @@ def calls() -> list[tuple[str, tuple[str, ...]]]:
         for words in command.programs()
         if Path(words[0]).name == "gemwright"
     ]
-
-
-def is_ours(span: Command) -> bool:
-    return re.match(r"(\.venv/bin/)?gemwright \S", span.text) is not None
 
 
 def parse(words: tuple[str, ...]) -> None:

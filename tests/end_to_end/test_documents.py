@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from gemwright.spec.families import read_config
 from gemwright.testing import write_tiny_checkpoint
 from gemwright.testing.checkpoints import random_tensors
 from gemwright.testing.tiny_configs import TINY_CONFIGS
-from tests.documents import DOCUMENTS, Command, blocks, is_pattern, spans
+from tests.documents import DOCUMENTS, Command, blocks, is_ours, is_pattern, spans
 from tests.end_to_end.command_line import child_environment
 from tests.hub_server import Hub, hub_variables, running_hub
 from tests.programs import write_programs
@@ -51,19 +52,34 @@ FILES = {
 TYPED: dict[str, str] = {}
 
 
-def steps(document: Path) -> list[Command | str]:
-    """Return the commands and, as texts, the Python programs of a document in order, then its table's commands."""
-    found: list[Command | str] = []
+@dataclass(frozen=True)
+class Step:
+    """A command for bash, or a Python program."""
+
+    line: int
+    text: str
+    command: Command | None
+
+
+def steps(document: Path) -> list[Step]:
+    """Return what a document shows, from top to bottom: commands, programs, and the commands of inline code.
+
+    A verb alone in inline code only names it, but for tables that set programs side by side.
+    """
+    found = []
     for block in blocks(document):
-        found += [block.text] if block.language == "python" else block.commands()
-    ours = [span for span in spans(document) if span.is_side_by_side and span.text.startswith("gemwright ")]
-    return found + [span for span in ours if not is_pattern(span.text)]
+        if block.language == "python":
+            found.append(Step(block.line, block.text, None))
+        found += [Step(command.line, command.text, command) for command in block.commands()]
+    inline = [span for span in spans(document) if is_ours(span) and not is_pattern(span.text)]
+    found += [Step(span.line, span.text, span) for span in inline if span.is_side_by_side or len(span.text.split()) > 2]
+    return sorted(found, key=lambda step: step.line)
 
 
-def is_run(step: Command | str) -> bool:
-    if isinstance(step, str):
+def is_run(step: Step) -> bool:
+    if step.command is None:
         return True
-    return step.text not in NOT_RUN and not any(words[0] in OTHERS_WORK for words in step.programs())
+    return step.text not in NOT_RUN and not any(words[0] in OTHERS_WORK for words in step.command.programs())
 
 
 DOCUMENTS_WITH_STEPS = [path for path in DOCUMENTS if any(is_run(step) for step in steps(path))]
@@ -93,14 +109,15 @@ def test_what_a_document_shows_runs(document: Path, tmp_path: Path, hub: Hub) ->
         (folder / name).write_text(content)
     (folder / "gemma-3-270m-Q4_K_M.gguf").symlink_to(default_model_path())
     for step in filter(is_run, steps(document)):
-        command = step if isinstance(step, str) else step.text
-        words = ["python", "-c", step] if isinstance(step, str) else ["bash", "-euo", "pipefail", "-c", step.text]
-        typed = next((text for beginning, text in TYPED.items() if command.startswith(beginning)), "")
+        words = ["python", "-c", step.text] if step.command is None else ["bash", "-euo", "pipefail", "-c", step.text]
+        typed = next((text for beginning, text in TYPED.items() if step.text.startswith(beginning)), "")
         done = subprocess.run(
             words, cwd=folder, env=variables, input=typed, capture_output=True, text=True, check=False, timeout=240
         )
-        wanted = 0 if isinstance(step, str) else step.expected_code
-        assert done.returncode == wanted, f"{document.name}: {command}\n{done.stdout}\n{done.stderr}"
+        wanted = 0 if step.command is None else step.command.expected_code
+        assert done.returncode == wanted, (
+            f"{document.name}, line {step.line}: {step.text}\n{done.stdout}\n{done.stderr}"
+        )
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -120,6 +137,6 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def test_no_reason_is_left_over() -> None:
-    shown = {step.text for path in DOCUMENTS for step in steps(path) if isinstance(step, Command)}
+    shown = {step.text for path in DOCUMENTS for step in steps(path) if step.command is not None}
     assert NOT_RUN.keys() <= shown
     assert not [beginning for beginning in TYPED if not any(text.startswith(beginning) for text in shown)]

@@ -114,7 +114,7 @@ def test_simple_commands(text: str, words: list[list[str]]) -> None:
 
 def test_a_command_that_does_not_end_is_no_command() -> None:
     with pytest.raises(AssertionError, match="does not end"):
-        Block("x", "bash", "gemwright run \\\n").commands()
+        Block("x", 1, "bash", "gemwright run \\\n").commands()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,13 @@ def test_a_command_that_does_not_end_is_no_command() -> None:
         ("gemwright run ... --n N", True),
         ("gemwright batch IN.jsonl OUT.jsonl", True),
         ('gemwright run google/gemma-4-E2B-it "The capital"', False),
+        ("gemwright run [MODEL]", True),
+        ("gemwright run ./<file>", True),
         ("gemwright verify --json", False),
+        ("gemwright parse --family gemma4 < cases.jsonl | head", False),
+        ("gemwright run 'Three as JSON: [1, 2, ...]' --json-schema '{\"A\": 1}'", False),
+        ("gemwright chat ggml-org/gemma-3-1b-it-GGUF:Q4_K_M", False),
+        ("gemwright pull google/gemma-3-1b-it@REVISION", False),
         ("gemwright run ./gemma-3-1b-it-Q8_0.gguf hello", False),
     ],
 )
@@ -134,5 +140,5 @@ def test_what_is_a_pattern(text: str, is_one: bool) -> None:
 
 
 def test_other_exit_codes_stand_behind_the_command() -> None:
-    assert Command("x", "gemwright run a  # exit code 3").expected_code == 3
-    assert Command("x", "gemwright run 'a # exit code 3' b").expected_code == 0
+    assert Command("x", 1, "gemwright run a  # exit code 3").expected_code == 3
+    assert Command("x", 1, "gemwright run 'a # exit code 3' b").expected_code == 0
