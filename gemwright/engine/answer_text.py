@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from gemwright.engine.request import FinishReason
-
-if TYPE_CHECKING:
-    from gemwright.text.parser import Event, ParsedOutput
+from gemwright.text.parser_events import Event, ParsedOutput
+from gemwright.text.parser_stops import StopFilter
 
 
 class TextDecoder(Protocol):
@@ -28,17 +27,16 @@ class Answer(Protocol):
 
     @property
     def text(self) -> str:
-        """What it says so far."""
-        ...
-
-    @property
-    def settled_text(self) -> str:
-        """The part of `text` that can no longer be taken back."""
+        """What it says so far, as far as that is certain; all of it once it has finished."""
         ...
 
     @property
     def message(self) -> ParsedOutput | None:
         """Thought, answer and calls, where it tells them apart."""
+        ...
+
+    def take_text(self) -> str:
+        """Return what `text` gained since the last call."""
         ...
 
     def take_events(self) -> tuple[Event, ...] | None:
@@ -55,57 +53,41 @@ class Answer(Protocol):
 
 
 class AnswerText:
-    """Collects text and watches for stop strings.
+    """Plain text with stop strings. Where one ends the text does not depend on how it is cut into tokens."""
 
-    The stop string that is complete first ends the text, the longest one if several are: so where the text ends does
-    not depend on how it is cut into tokens.
-    """
+    message = None
+    """It tells nothing apart."""
 
     def __init__(self, decoder: TextDecoder, stop: Sequence[str]) -> None:
         self._decoder = decoder
-        self._stop = tuple(stop)
-        self.text = ""
-        self.stopped = False
-        self.finished = False
+        self._stops = StopFilter(stop)
+        self._parts: list[str] = []
+        self._num_taken = 0
 
     @property
-    def settled_text(self) -> str:
-        """The text that no stop string can cut any more: all but a tail that begins one."""
-        if self.finished or self.stopped:
-            return self.text
-        for length in range(min(len(self.text), max(map(len, self._stop), default=1) - 1), 0, -1):
-            tail = self.text[-length:]
-            if any(stop.startswith(tail) for stop in self._stop):
-                return self.text[:-length]
-        return self.text
-
-    def push(self, token_id: int, *, may_stop: bool) -> bool:
-        """Add a token; returns whether a stop string is now complete, in which case `text` ends before it."""
-        return self._add(self._decoder.push([token_id]), may_stop)
+    def text(self) -> str:
+        """The text that no stop string can cut any more."""
+        return "".join(self._parts)
 
     @property
-    def message(self) -> None:
-        """None: it is plain text."""
-        return None
+    def stopped(self) -> bool:
+        """Whether a stop string has ended it."""
+        return self._stops.found is not None
+
+    def take_text(self) -> str:
+        """Return what `text` gained since the last call."""
+        begin, self._num_taken = self._num_taken, len(self._parts)
+        return "".join(self._parts[begin:])
 
     def take_events(self) -> None:
         """None: it is plain text."""
-        return None
+
+    def push(self, token_id: int, *, may_stop: bool) -> bool:
+        """Add a token; returns whether a stop string is now complete, in which case `text` ends before it."""
+        self._parts.append(self._stops.push(self._decoder.push([token_id]), may_stop=may_stop))
+        return self.stopped
 
     def finish(self, reason: FinishReason, *, may_stop: bool) -> FinishReason:
-        """Add what the decoder still holds; a stop string in it makes the reason "stop"."""
-        if not self.stopped:
-            self._add(self._decoder.finish(), may_stop)
-        self.finished = True
+        """Add what is still held back; a stop string in it makes the reason "stop"."""
+        self._parts += [self._stops.push(self._decoder.finish(), may_stop=may_stop), self._stops.flush()]
         return FinishReason.STOP if self.stopped else reason
-
-    def _add(self, piece: str, may_stop: bool) -> bool:
-        known = len(self.text)
-        self.text += piece
-        if may_stop and piece:
-            begins = [self.text.find(stop, max(0, known - len(stop) + 1)) for stop in self._stop]
-            found = [(begin + len(stop), begin) for begin, stop in zip(begins, self._stop, strict=True) if begin >= 0]
-            if found:
-                self.text = self.text[: min(found)[1]]
-                self.stopped = True
-        return self.stopped

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +24,7 @@ from gemwright.memory.block_keys import MediaSpan, root_key
 from gemwright.memory.block_manager import BlockManager
 from gemwright.text.grammar import ConstraintCompiler
 from gemwright.text.matcher import Matcher
-
-if TYPE_CHECKING:
-    from gemwright.text.parser import ParsedOutput
+from gemwright.text.parser_events import ParsedOutput
 
 
 @dataclass(frozen=True, slots=True)

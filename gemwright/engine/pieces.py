@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from gemwright.engine.core import EngineCore
 from gemwright.engine.request import FinishReason, Request
 from gemwright.engine.result import Completion, Logprobs, Usage
-
-if TYPE_CHECKING:
-    from gemwright.text.parser import Event
+from gemwright.text.parser_events import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,6 @@ class PieceCutter:
     requests: Sequence[Request]
     complete: Callable[[], Completion]
     _num_tokens: dict[int, int] = field(default_factory=dict)
-    _num_characters: dict[int, int] = field(default_factory=dict)
     _num_ended: int = 0
 
     @property
@@ -57,16 +53,13 @@ class PieceCutter:
     def cut(self, request: Request) -> Piece:
         """Return what the request gained since the last call; after its end it is not asked again."""
         begin = self._num_tokens.get(request.request_id, 0)
-        shown = self._num_characters.get(request.request_id, 0)
         answer = self.core.answer(request)
-        text = None if answer is None else answer.settled_text
         self._num_ended += request.is_done
         self._num_tokens[request.request_id] = len(request.token_ids)
-        self._num_characters[request.request_id] = len(text or "")
         return Piece(
             request.answer_index,
             tuple(request.token_ids[begin:]),
-            None if text is None else text[shown:],
+            None if answer is None else answer.take_text(),
             None if request.params.logprobs is None else tuple(request.logprobs[begin:]),
             request.finish_reason,
             self.complete() if self.is_finished else None,

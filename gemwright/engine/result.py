@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemwright.engine.request import FinishReason, TokenLogprob
-
-if TYPE_CHECKING:
-    from gemwright.text.parser import ParsedOutput
+from gemwright.text.parser_events import ParsedOutput
 
 Logprobs = tuple[TokenLogprob, ...]
 
@@ -96,7 +94,7 @@ class Completion:
                 "token_ids": list(choice.token_ids),
                 "text": choice.text,
                 "finish_reason": str(choice.finish_reason),
-                **({} if choice.message is None else choice.message.to_dict()),
+                **({} if choice.message is None else _message(choice.message)),
                 **({} if choice.logprobs is None else {"logprobs": [_rows(entry) for entry in choice.logprobs]}),
             }
             for choice in self.choices
@@ -126,6 +124,15 @@ class Completion:
                 "process_bytes": self.memory.process_bytes,
             },
         }
+
+
+def _message(message: ParsedOutput) -> dict[str, Any]:
+    return {
+        "reasoning_content": message.reasoning_content,
+        "content": message.content,
+        "tool_calls": [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls],
+        **({"warnings": list(message.warnings)} if message.warnings else {}),
+    }
 
 
 def _rows(entry: Logprobs) -> list[dict[str, Any]]:

@@ -106,6 +106,8 @@ class OutputParser:
         self._tools = read_tools(tools)
         self._hold = hold_arguments
         self._stops = StopFilter([text for text in stop if text])
+        self.may_stop = True
+        """Whether stop strings count that are complete in what comes next."""
         self._text_calls = TextCalls(self._tools) if self.dialect.has_text_calls and self._tools else None
         self._words = _WORDS[self.dialect.name]
         self._marks = _MARKS[self.dialect.name]
@@ -380,12 +382,12 @@ class OutputParser:
         if self._text_calls is not None:
             self._take_text_calls(self._text_calls.push(text))
         else:
-            self._content_event(self._stops.push(text))
+            self._content_event(self._stops.push(text, may_stop=self.may_stop))
 
     def _take_text_calls(self, found: list[str | list[Call]]) -> None:
         for item in found:
             if isinstance(item, str):
-                self._content_event(self._stops.push(item))
+                self._content_event(self._stops.push(item, may_stop=self.may_stop))
             else:
                 self._content_event(self._stops.flush())
                 for name, arguments in item:

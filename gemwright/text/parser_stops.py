@@ -18,13 +18,18 @@ class StopFilter:
         self._held = ""
         self.found: str | None = None
 
-    def push(self, text: str) -> str:
-        """Take text; return what no stop string can begin in any more."""
+    def push(self, text: str, *, may_stop: bool = True) -> str:
+        """Take text; return what no stop string can begin in any more.
+
+        may_stop: False lets stop strings that are complete in this text through; one may still begin in it.
+        """
         if not self._stop or self.found is not None:
             return "" if self.found is not None else text
+        num_held = len(self._held)
         text = self._held + text
         self._held = ""
-        begins = [(text.find(stop), stop) for stop in self._stop]
+        # What is complete in the text held back was let through.
+        begins = [(text.find(stop, max(0, num_held - len(stop) + 1)), stop) for stop in self._stop if may_stop]
         complete = [(begin + len(stop), begin, stop) for begin, stop in begins if begin >= 0]
         if complete:
             _, begin, self.found = min(complete)

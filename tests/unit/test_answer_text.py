@@ -35,11 +35,11 @@ def answer(pieces: Sequence[str | bytes], stop: Sequence[str], *, num_before: in
     shown = []
     for index in range(len(pieces)):
         stopped = text.push(index, may_stop=index >= num_before)
-        shown.append(text.settled_text)
+        shown.append("".join([*shown[-1:], text.take_text()]))
         if stopped:
             break
     text.finish(FinishReason.STOP, may_stop=len(pieces) > num_before)
-    shown.append(text.settled_text)
+    shown.append("".join([*shown[-1:], text.take_text()]))
     return text, shown
 
 
