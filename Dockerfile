@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Gemwright on the CPU. The images are large by torch, and small by everything else:
 #   docker build --tag gemwright .
-#   docker run --rm --volume gemwright-models:/var/cache/gemwright gemwright run google/gemma-3-1b-it "Hello"
+#   docker run --rm --volume gemwright-models:/var/cache/gemwright gemwright run ggml-org/gemma-3-1b-it-GGUF:Q4_K_M "Hello"
 #
 # EXTRAS=demo packs the default model too, whose weights are under the Gemma terms.
 # TORCH_INDEX_URL names an index of torch built for the CPU, which pytorch.org gives under "Get started"; left out, pip

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from gemwright.cli.options import Settings
 from gemwright.cli.program import program
-from tests.documents import DOCUMENTS, ROOT, Command, blocks, is_ours, is_pattern, spans
+from tests.documents import DOCUMENTS, ROOT, Command, blocks, is_ours, is_pattern, simple_commands, spans
 
 LANGUAGES = {"bash", "console", "python", "json", "jsonl", "yaml", "text"}
 """bash and console hold commands; what a program prints stands in console blocks, or in text blocks."""
@@ -154,6 +155,32 @@ def test_make_targets_exist() -> None:
                 asked = ["make", "--dry-run", *words[1:]]
                 done = subprocess.run(asked, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
                 assert done.returncode == 0, f"{command.where}: {done.stderr}"
+
+
+def in_containers() -> list[tuple[str, list[str]]]:
+    """Return (verb, words) of every "docker run" and "docker compose run", in documents and in the files themselves."""
+    texts = [command.text for command in typed()]
+    for name in ("Dockerfile", "compose.yaml"):
+        texts += re.findall(r"^#.*?(docker (?:compose )?run .*)$", (ROOT / name).read_text(), re.M)
+    found = []
+    for words in (
+        words for text in texts for words in simple_commands(text) if words[0] == "docker" and "run" in words
+    ):
+        if words[1] == "compose":
+            verb, *rest = [word for word in words[3:] if word != "--rm"]
+        else:
+            verb, *rest = words[words.index("gemwright", 3) + 1 :]
+        found.append((verb, rest))
+    return found
+
+
+def test_commands_in_containers_parse_and_name_a_service() -> None:
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    found = in_containers()
+    assert len(found) >= 3
+    for verb, rest in found:
+        assert verb in services
+        parse((verb, *rest))
 
 
 def test_extras_that_pip_is_told_exist() -> None:

@@ -6,6 +6,7 @@ the declared requirements bring. Nothing is fetched, and pip, which gets no inde
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import sysconfig
@@ -33,8 +34,8 @@ class Environment:
 
     folder: Path
 
-    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment."""
+    def __call__(self, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, with `typed` on its stdin."""
         command = [str(self.folder / "bin" / words[0]), *words[1:]]
         variables = {name: value for name, value in child_environment().items() if name != "PYTHONPATH"}
         return subprocess.run(
@@ -44,7 +45,7 @@ class Environment:
             capture_output=True,
             text=True,
             check=False,
-            stdin=subprocess.DEVNULL,
+            input=typed,
         )
 
     def pip(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -126,6 +127,14 @@ def test_the_base_package_runs_what_needs_no_torch(base: Environment, tiny: str,
     done = base("gemwright", *(tiny if word == "TINY" else word for word in words))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
+
+
+def test_the_base_package_reads_what_a_model_wrote(base: Environment) -> None:
+    line = '{"id": "1", "text": "<|channel>thought\\nEasy.<channel|>Blue."}\n'
+    done = base("gemwright", "parse", "--family", "gemma4", typed=line)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["id"], found["reasoning_content"], found["content"]) == ("1", "Easy.", "Blue.")
 
 
 def test_what_needs_torch_names_the_extra(base: Environment, tiny: str) -> None:
