@@ -33,6 +33,7 @@ Progress = Callable[[int, int], None]
 """Called with the bytes that are there and the bytes of the whole model."""
 
 _CONNECTIONS = 4
+_LEAVE_SECONDS = 1
 _INDEX_LIMIT_BYTES = 100_000_000
 _REQUEST_TIMEOUT_SECONDS = 30
 _HEX_DIGITS = frozenset("0123456789abcdef")
@@ -173,8 +174,8 @@ class Hub:
             if remote.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
                 raise UnsupportedError(
                     f"{listing.repository}/{name} is larger than the hub sends over HTTP",
-                    value=_gib(remote.size_bytes),
-                    limit=_gib(constants.MAX_HTTP_DOWNLOAD_SIZE),
+                    value=_shown_size(remote.size_bytes),
+                    limit=_shown_size(constants.MAX_HTTP_DOWNLOAD_SIZE),
                     remedy=f"hf download {listing.repository} {name} brings it; then give the same command again",
                 )
         total_bytes = sum(listing.files[name].size_bytes for name in choice.files)
@@ -183,7 +184,7 @@ class Hub:
         here_bytes = sum(_bytes_here(listing.repository, remote) for remote in lacking.values())
         _require_room(listing, lacking_bytes - here_bytes, lacking_bytes)
         transfer = Transfer(self.headers, self.stop, counter.add)
-        jobs = [partial(_fetch_one, transfer, listing, name, remote) for name, remote in lacking.items()]
+        jobs = {name: partial(_fetch_one, transfer, listing, name, remote) for name, remote in lacking.items()}
         try:
             with _explained(listing.repository, listing.revision):
                 # Before the reference, which must not stand for nothing.
@@ -191,13 +192,14 @@ class Hub:
                 hub_cache.write_listing(listing.repository, listing.commit, _entries(listing))
                 if not (hub_cache.repository_folder(listing.repository) / "refs" / listing.revision).exists():
                     hub_cache.write_reference(listing.repository, listing.revision, listing.commit)
-                _run_all(jobs, self.stop)
+                # Small files first: what is left of a transfer that breaks off is weights alone.
+                _run_all([job for name, job in jobs.items() if name not in choice.weights], self.stop)
+                _run_all([job for name, job in jobs.items() if name in choice.weights], self.stop)
                 hub_cache.write_reference(listing.repository, listing.revision, listing.commit)
         except CheckpointError as error:
             if isinstance(error.__cause__, httpx2.HTTPError) and counter.done_bytes:
-                error.what = (
-                    f"{error.what}, after {_gib(counter.done_bytes)} of {_gib(total_bytes)} of {listing.repository}"
-                )
+                there = f"{_shown_size(counter.done_bytes)} of {_shown_size(total_bytes)}"
+                error.what = f"{error.what}, after {there} of {listing.repository}"
                 error.remedy = f"{error.remedy}; the same command goes on from there"
             raise
         return max(0, lacking_bytes - here_bytes)
@@ -291,10 +293,12 @@ def _run_all(jobs: Sequence[Callable[[], None]], stop: threading.Event) -> None:
             failure = results.get()
             if failure is not None and not isinstance(failure, StoppedError):
                 raise failure
-    finally:
+    except BaseException:
         stop.set()
+        raise
+    finally:
         for thread in threads:
-            thread.join(timeout=2)
+            thread.join(timeout=_LEAVE_SECONDS)
 
 
 def _require_room(listing: Listing, needed_bytes: int, lacking_bytes: int) -> None:
@@ -305,8 +309,8 @@ def _require_room(listing: Listing, needed_bytes: int, lacking_bytes: int) -> No
         here = "" if needed_bytes == lacking_bytes else ", besides what is there of it"
         raise CapacityError(
             f"{folder}: no room for {listing.repository}",
-            value=f"{_gib(free_bytes)} free",
-            limit=f"{_gib(needed_bytes)} needed{here}",
+            value=f"{_shown_size(free_bytes)} free",
+            limit=f"{_shown_size(needed_bytes)} needed{here}",
             remedy="free space (gemwright rm MODEL), or set HF_HOME to a folder on another disk",
         )
 
@@ -347,5 +351,5 @@ def _is_safe(name: str) -> bool:
     return "\\" not in name and "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"
+def _shown_size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"

@@ -54,6 +54,14 @@ def explain(error: Exception, repository: str, revision: str) -> GemwrightError:
         )
     if isinstance(error, HfHubHTTPError):
         return _explain_status(error, repository, model)
+    if isinstance(error, httpx2.NetworkError | httpx2.ReadTimeout | httpx2.RemoteProtocolError) and not isinstance(
+        error, httpx2.ConnectError
+    ):
+        return CheckpointError(
+            "the connection to the hub breaks off again and again",
+            value=f"{constants.ENDPOINT}: {_first_line(error)}",
+            remedy="look at the network and the proxy",
+        )
     if isinstance(error, httpx2.TransportError):
         return CheckpointError(
             "the hub cannot be reached",
@@ -67,12 +75,11 @@ def explain(error: Exception, repository: str, revision: str) -> GemwrightError:
     )
 
 
-def explain_disk(error: OSError, folder: Path, missing_bytes: int | None = None) -> GemwrightError:
+def explain_disk(error: OSError, folder: Path) -> GemwrightError:
     """Return the error to raise where the cache cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return CapacityError(
             f"{folder}: the disk is full",
-            value=None if missing_bytes is None else f"{missing_bytes / 2**30:.2f} GiB still to come",
             remedy="free space, or set HF_HOME to a folder on another disk; the same command then goes on",
         )
     return CheckpointError(

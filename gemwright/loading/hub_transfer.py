@@ -83,7 +83,7 @@ class Transfer:
         """
         begun = target.with_name(f"{target.name}.incomplete")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self._only_one(lock):
+        with self._only_one(lock), _no_empty(begun):
             if target.exists() and target.stat().st_size == remote.size_bytes:
                 self.count(remote.size_bytes)
                 return
@@ -195,6 +195,17 @@ class Transfer:
                         continue  # whoever held it has removed it, and the next one makes a new one
                 yield
                 return
+
+
+@contextlib.contextmanager
+def _no_empty(path: Path) -> Iterator[None]:
+    """Remove a file that nothing has come of by the end of the block."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if path.stat().st_size == 0:
+                path.unlink()
 
 
 class _Partial:

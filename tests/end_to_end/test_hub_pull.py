@@ -341,8 +341,8 @@ def test_a_disk_without_room_is_seen_before_anything_is_fetched(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100_000))
     outcome = gemwright("pull", NAME)
     assert outcome.code == 4
-    assert "0.00 GiB free" in outcome.stderr
-    assert "needed" in outcome.stderr
+    assert "0.1 MiB free" in outcome.stderr
+    assert "0.7 MiB needed" in outcome.stderr
     assert "HF_HOME" in outcome.stderr
     assert hub.sent_bytes("model.safetensors") == 0
 
