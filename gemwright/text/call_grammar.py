@@ -13,11 +13,11 @@ from typing import Any
 from gemwright.errors import RequestError
 from gemwright.text.constraint import ToolSchema
 from gemwright.text.json_schema import MAX_PROPERTIES, Path, constraining, exclusive, is_type, pointer
-from gemwright.text.string_patterns import FORMATS, lark_regex, search_regex
+from gemwright.text.string_patterns import FORMATS, lark_regex, whole_regex
 from gemwright.text.tool_syntax import QUOTE, format_value
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-_MAX_RULES = 20_000
+_MAX_RULES = 5000
 
 _NUMBER_KEYS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"])
 _KEYS_BY_TYPE: dict[str, frozenset[str]] = {
@@ -53,6 +53,8 @@ class _CallGrammar:
         self.named: dict[str, str] = {}
         """By the text of a terminal: its name. Equal terminals are one lexeme."""
         self.references: dict[tuple[int, str], str] = {}
+        self.waiting: list[tuple[str, str]] = []
+        """References whose rules are yet to be made, each with its name: chains of them may be long."""
         self.tool = ToolSchema("", "{}")
         self.root: dict[str, Any] = {}
         self.number = 0
@@ -64,6 +66,9 @@ class _CallGrammar:
             self.tool, self.number, self.root = tool, number, json.loads(tool.parameters)
             schema = {"type": "object"} if only_strict and not tool.strict else self.root
             calls.append(f"{_literal(tool.name)} {self.rule(self.arguments(schema), f'call_{number}')}")
+            while self.waiting:
+                target, name = self.waiting.pop()
+                self.rule(self.value(self.resolve(target, ()), (target,)), name)
         start = f'start: <[{ids["<|tool_call>"]}]> "call:" ({" | ".join(calls)}) <[{ids["<tool_call|>"]}]>'
         terminals = (f"{name}: {text}" for text, name in self.named.items())
         return "\n".join([start, *(f"{name}: {body}" for name, body in self.rules.items()), *terminals])
@@ -146,11 +151,13 @@ class _CallGrammar:
         parts = schema.get("allOf")
         if parts is None:
             return schema
+        if len(path) > 200:
+            raise self.refused("allOf is nested too deep, or leads to itself", path[:4], "allOf")
         made = {key: value for key, value in schema.items() if key != "allOf"}
         for index, part in enumerate(parts if isinstance(parts, list) else []):
             part = self.merged(part, (*path, "allOf", index)) if isinstance(part, Mapping) else {}
             if "$ref" in part and (len(parts) > 1 or constraining(made)):
-                part = self.merged(self.resolve(part["$ref"], path), path)
+                part = self.merged(self.resolve(part["$ref"], path), (*path, "$ref"))
             for key, value in part.items():
                 if key == "properties" and key in made and not made[key].keys() & value.keys():
                     made[key] = {**made[key], **value}
@@ -168,10 +175,9 @@ class _CallGrammar:
         target = schema["$ref"]
         key = (self.number, str(target))
         if key not in self.references:
-            found = self.resolve(target, path)
-            self.references[key] = name = f"ref{len(self.references)}"
-            self.rules[name] = ""  # recursive ones meet it while it is made
-            self.rule(self.value(found, (str(target),)), name)
+            self.resolve(target, path)
+            self.references[key] = f"ref{len(self.references)}"
+            self.waiting.append((str(target), self.references[key]))
         return self.references[key]
 
     def resolve(self, target: Any, path: Path) -> Any:
@@ -265,11 +271,11 @@ class _CallGrammar:
                 raise self.refused("minLength is above maxLength", path, "minLength")
             regexes.append(f"/(?s:.{{{low},{'' if high is None else high}}})/")
         if "pattern" in schema:
-            found = search_regex(schema["pattern"]) if isinstance(schema["pattern"], str) else None
+            found = whole_regex(schema["pattern"])
             if found is None:
                 self.must("pattern cannot be enforced (look-around, back-references, anchors inside)", path, "pattern")
             else:
-                regexes.append(f"/{lark_regex(found)}/")
+                regexes.append(f"/{found}/")
         if "format" in schema:
             found = FORMATS.get(str(schema["format"]))
             if found is None:
@@ -316,7 +322,8 @@ class _CallGrammar:
         if len(properties) > MAX_PROPERTIES:
             raise self.refused(f"more than {MAX_PROPERTIES} properties", path, "properties")
         additional = schema.get("additionalProperties", "properties" not in schema)
-        wanted = {**properties, **{name: additional for name in required if name not in properties}}
+        possible = {name: found for name, found in properties.items() if found is not False or name in required}
+        wanted = {**possible, **{name: additional for name in required if name not in properties}}
         if additional is False and wanted.keys() > properties.keys():
             raise self.refused("required names a property that is not allowed", path, "required")
         written = {name: format_value({name: None})[1 : -len(":null}")] for name in wanted}

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from gemwright.text.constraint import Constraint, ConstraintKind, ToolSchema
 from gemwright.text.gbnf import lark_grammar
 from gemwright.text.json_schema import prepare, refusal
 from gemwright.text.matcher import NO_STOP_ID, SMALLER, Mask, Matcher, Program, engine_message, mask_words
+from gemwright.text.string_patterns import lark_regex
 from gemwright.text.tokenizer import Tokenizer
 from gemwright.text.tool_syntax import CALL_CLOSE, CALL_OPEN, QUOTE
 
@@ -31,8 +32,13 @@ WHITESPACE = r" |\n {0,20}"
 """What may stand between two tokens of JSON, once: a space, or a line break and its indentation. So no answer is lost
 in endless space."""
 
+_STACK_BYTES = 256 << 20
+_STACK_LOCK = threading.Lock()
 _KEPT_BYTES = 4 << 20
 _MAX_KEPT = 32
+
+
+Result = TypeVar("Result")
 
 
 class ConstraintCompiler:
@@ -71,7 +77,7 @@ class ConstraintCompiler:
         with self._lock:
             program = self._programs.get(constraint)
             if program is None:
-                program = self._programs[constraint] = self._compile(constraint)
+                program = self._programs[constraint] = _on_deep_stack(lambda: self._compile(constraint))
                 while len(self._programs) > _MAX_KEPT or (
                     len(self._programs) > 1 and sum(map(_size, self._programs)) > _KEPT_BYTES
                 ):
@@ -105,7 +111,7 @@ class ConstraintCompiler:
         )
 
     def _call_in_json(self, constraint: Constraint) -> LLMatcher:
-        """Return the matcher of one call written as JSON text."""
+        """Return the matcher of a call written as JSON text, or of several, each on a line of its own."""
         if not constraint.must_call:
             raise UnsupportedError(
                 "strict tools with tool_choice auto: this model writes calls as text, which may begin anywhere",
@@ -116,8 +122,11 @@ class ConstraintCompiler:
             if tool.strict:
                 self._complain(f"the parameters of tool {tool.name}", json.loads(tool.parameters))
         lenient = not all(tool.strict for tool in constraint.tools)
-        grammar = _json_grammar(prepare(json_call(constraint.tools)), lenient=lenient)
-        return self._matcher(constraint.kind, grammar)
+        grammar = json.loads(_json_grammar(prepare(json_call(constraint.tools)), lenient=lenient))
+        (call,) = grammar["grammars"]
+        more = r'("\n" @call)*' if constraint.parallel_tool_calls else ""
+        calls = {"grammars": [{"lark_grammar": f"start: @call {more}"}, {**call, "name": "call"}]}
+        return self._matcher(constraint.kind, json.dumps(calls, ensure_ascii=False))
 
     def _control_id(self, word: str) -> int | None:
         """Return the id of a control word, None where the model has none."""
@@ -139,9 +148,11 @@ class ConstraintCompiler:
         if kind is ConstraintKind.JSON_SCHEMA:
             return self._matcher(kind, _json_grammar(self._complain(kind, json.loads(constraint.text))))
         if kind is ConstraintKind.REGEX:
-            from llguidance import LLMatcher
-
-            return self._matcher(kind, LLMatcher.grammar_from_regex(constraint.text))
+            try:
+                regex = lark_regex(constraint.text, ascii_classes="d")
+            except ValueError as error:
+                raise RequestError("regex does not compile", value=str(error), remedy="correct it") from None
+            return self._matcher(kind, _lark(f"start: REGEX\nREGEX: /{regex}/"))
         if kind is ConstraintKind.CHOICE:
             texts = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in constraint.choices)
             return self._matcher(kind, _lark(f"start: CHOICE\nCHOICE: {texts}"))
@@ -238,6 +249,30 @@ def _moved(schema: Any, place: str) -> Any:
         else _moved(value, place)
         for key, value in schema.items()
     }
+
+
+def _on_deep_stack(work: Callable[[], Result]) -> Result:
+    """Return what `work` returns, done in a thread with room for the deep recursion of a compiler."""
+    done: list[Result] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    with _STACK_LOCK:
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            thread = threading.Thread(target=run, name="gemwright-grammar")
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 def _lark(text: str) -> str:

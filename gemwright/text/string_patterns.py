@@ -25,9 +25,23 @@ FORMATS = {
 quoted mail names)."""
 
 
-def search_regex(pattern: str) -> str | None:
-    """Return a regex that a whole text matches if `pattern` is found in it, as JSON schema means it; None where its
-    anchors stand elsewhere than at the ends of its alternatives."""
+def whole_regex(pattern: object) -> str | None:
+    """Return a regex, as it stands between slashes, that a whole text matches if `pattern` is found in it, as JSON
+    schema means it; None where that cannot be said: it is no regex, looks around, or its anchors stand elsewhere than
+    at the ends of its alternatives."""
+    from llguidance import LLMatcher
+
+    try:
+        found = _search_regex(pattern) if isinstance(pattern, str) else None
+        regex = None if found is None else lark_regex(found)
+    except ValueError:
+        return None
+    if regex is None or LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(f"start: /{regex}/")):
+        return None
+    return regex
+
+
+def _search_regex(pattern: str) -> str | None:
     alternatives = []
     for part in _alternatives(pattern):
         begins, ends = part.startswith("^"), _ends_in_anchor(part)
@@ -38,11 +52,14 @@ def search_regex(pattern: str) -> str | None:
     return "|".join(alternatives)
 
 
-def lark_regex(regex: str) -> str:
-    """Return a regex as it stands between slashes; its digit and word classes are ASCII, as in JavaScript."""
+def lark_regex(regex: str, ascii_classes: str = "dw") -> str:
+    """Return a regex as it stands between slashes. Of the classes of digits, words and spaces (d, w, s) those named
+    mean their ASCII members; as in JavaScript, if not said. Raises ValueError for one that ends in a lone backslash."""
     from llguidance import regex_to_lark
 
-    return regex_to_lark(regex, use_ascii="dw")
+    if (len(regex) - len(regex.rstrip("\\"))) % 2:
+        raise ValueError("a lone backslash at the end")
+    return regex_to_lark(regex, use_ascii=ascii_classes)
 
 
 def _alternatives(pattern: str) -> list[str]:
