@@ -6,6 +6,7 @@ no others unless `additionalProperties` says so; one that lists none takes any.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from gemwright.errors import RequestError
 from gemwright.text.constraint import ToolSchema
 from gemwright.text.json_schema import MAX_PROPERTIES, Path, constraining, exclusive, is_type, pointer
-from gemwright.text.string_patterns import FORMATS, lark_regex, whole_regex
+from gemwright.text.string_patterns import FORMATS, escaped, lark_regex, literal, whole_regex
 from gemwright.text.tool_syntax import QUOTE, format_value
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -26,10 +27,10 @@ _KEYS_BY_TYPE: dict[str, frozenset[str]] = {
     "integer": _NUMBER_KEYS,
     "number": _NUMBER_KEYS,
     "string": frozenset(["minLength", "maxLength", "pattern", "format"]),
-    "array": frozenset(["items", "prefixItems", "minItems", "maxItems"]),
+    "array": frozenset(["items", "prefixItems", "additionalItems", "minItems", "maxItems"]),
     "object": frozenset(["properties", "required", "additionalProperties"]),
 }
-_SAY_NOTHING = {"uniqueItems": False, "minProperties": 0, "additionalItems": True}
+_SAY_NOTHING = {"uniqueItems": False, "minProperties": 0}
 _FREE = r"/(?s:.*)/"
 
 
@@ -42,6 +43,10 @@ def one_call(tools: Sequence[ToolSchema], ids: Mapping[str, int], *, only_strict
     Raises RequestError, naming tool, keyword and place, for what a strict tool's schema asks and this cannot enforce.
     """
     return _CallGrammar(ids[QUOTE]).one_call(tools, ids, only_strict)
+
+
+class _NoValueError(RequestError):
+    """A schema admits no value; where it is one of several, the others stay."""
 
 
 class _CallGrammar:
@@ -65,7 +70,7 @@ class _CallGrammar:
             format_value({tool.name: None})  # a name that is no text is refused there
             self.tool, self.number, self.root = tool, number, json.loads(tool.parameters)
             schema = {"type": "object"} if only_strict and not tool.strict else self.root
-            calls.append(f"{_literal(tool.name)} {self.rule(self.arguments(schema), f'call_{number}')}")
+            calls.append(f"{literal(tool.name)} {self.rule(self.arguments(schema), f'call_{number}')}")
             while self.waiting:
                 target, name = self.waiting.pop()
                 self.rule(self.value(self.resolve(target, ()), (target,)), name)
@@ -107,7 +112,7 @@ class _CallGrammar:
     def text(self, regex: str = _FREE) -> str:
         """Return a string whose text matches, spelled-out delimiters excepted."""
         if "NO_QUOTE" not in self.rules:
-            self.rules["NO_QUOTE"] = rf"{_FREE} & ~/(?s:.*){lark_regex(_escaped(QUOTE))}(?s:.*)/"
+            self.rules["NO_QUOTE"] = rf"{_FREE} & ~/(?s:.*){lark_regex(escaped(QUOTE))}(?s:.*)/"
         inner = "NO_QUOTE" if regex == _FREE else self.terminal(f"{regex} & NO_QUOTE")
         return f"{self.quote} {inner} {self.quote}"
 
@@ -118,7 +123,7 @@ class _CallGrammar:
         if schema is True or (isinstance(schema, Mapping) and not constraining(schema)):
             return self.anything()
         if not isinstance(schema, Mapping):
-            raise self.refused("no value is allowed", path, "false" if schema is False else repr(schema)[:40])
+            raise self.refused("no value is allowed", path, repr(schema)[:40], _NoValueError)
         schema = self.merged(schema, path)
         if "$ref" in schema:
             return self.reference(schema, path)
@@ -208,7 +213,7 @@ class _CallGrammar:
         if schema.get("nullable") is True and None not in values:
             values = [*values, None]
         if not values:
-            raise self.refused("no value is allowed", path, "enum")
+            raise self.refused("no value is allowed", path, "enum", _NoValueError)
         texts = [value for value in values if isinstance(value, str)]
         for text in texts:
             if QUOTE in text:
@@ -216,13 +221,13 @@ class _CallGrammar:
         bodies = [self.exact(value) for value in values if not isinstance(value, str)]
         if texts:
             # One terminal, not one rule each: a list may have thousands.
-            bodies.insert(0, f"{self.quote} {self.terminal(' | '.join(map(_literal, texts)))} {self.quote}")
+            bodies.insert(0, f"{self.quote} {self.terminal(' | '.join(map(literal, texts)))} {self.quote}")
         return " | ".join(bodies)
 
     def exact(self, value: Any) -> str:
         """Return a value exactly as the model writes it."""
         parts = format_value(value).split(QUOTE)
-        return f" {self.quote} ".join(_literal(part) if part else "" for part in parts)
+        return f" {self.quote} ".join(literal(part) if part else "" for part in parts)
 
     def alternatives(self, key: str, schema: Mapping[str, Any], path: Path) -> str:
         branches = schema[key]
@@ -236,9 +241,12 @@ class _CallGrammar:
             place = (*path, key, index)
             if beside and isinstance(branch, Mapping):
                 branch = {"allOf": [beside, branch]}
-            bodies.append(self.rule(self.value(branch, place)))
+            with contextlib.suppress(_NoValueError):
+                bodies.append(self.rule(self.value(branch, place)))
         if schema.get("nullable") is True:
             bodies.append('"null"')
+        if not bodies:
+            raise self.refused("no value is allowed", path, key, _NoValueError)
         return " | ".join(bodies)
 
     # One method a type.
@@ -310,7 +318,7 @@ class _CallGrammar:
         rest = ""
         for index in reversed(range(limit)):
             item = self.rule(self.value(first[index], (*path, "prefixItems", index)))
-            body = f"{'' if index == 0 else _literal(',')} {item} {rest}"
+            body = f"{'' if index == 0 else literal(',')} {item} {rest}"
             rest = f"({body})" if index < low else f"({body})?"
         return f'"[" {rest} "]"'
 
@@ -345,15 +353,16 @@ class _CallGrammar:
 
     def key(self, written: str) -> str:
         parts = f"{written}:".split(QUOTE)
-        return f" {self.quote} ".join(_literal(part) if part else "" for part in parts)
+        return f" {self.quote} ".join(literal(part) if part else "" for part in parts)
 
     def pair(self, schema: Any, taken: Iterable[str], path: Path) -> str:
         """Return a key that the schema does not list, and its value."""
         plain = "/[A-Za-z_][A-Za-z0-9_.\\-]{0,63}/"
         for written in taken:
-            plain += f" & ~/{lark_regex(_escaped(written))}/"
-        quoted = self.terminal(f"/(?s:.+)/ & NO_QUOTE{''.join(f' & ~{_literal(text)}' for text in _bare(taken))}")
+            plain += f" & ~/{lark_regex(escaped(written))}/"
         self.text()
+        others = "".join(f" & ~{literal(text.removeprefix(QUOTE).removesuffix(QUOTE))}" for text in taken)
+        quoted = self.terminal(f"/(?s:.+)/ & NO_QUOTE{others}")
         value = self.rule(self.value(schema, (*path, "additionalProperties")))
         return self.rule(f'({self.terminal(plain)} | {self.quote} {quoted} {self.quote}) ":" {value}')
 
@@ -380,25 +389,11 @@ class _CallGrammar:
             raise self.refused(what, path, key)
         return True
 
-    def refused(self, what: str, path: Path, key: str) -> RequestError:
-        return RequestError(
+    def refused(self, what: str, path: Path, key: str, kind: type[RequestError] = RequestError) -> RequestError:
+        return kind(
             f"the parameters of tool {self.tool.name}: {what}",
             value=f"{key} at {pointer(path)}",
             remedy="say it with other keywords, or leave strict out to have it enforced as far as it can be"
             if self.tool.strict
             else "correct the schema",
         )
-
-
-def _literal(text: str) -> str:
-    """Return a Lark string."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _escaped(text: str) -> str:
-    """Return a regex that matches a text alone."""
-    return "".join(character if character.isalnum() else f"\\x{{{ord(character):X}}}" for character in text)
-
-
-def _bare(written: Iterable[str]) -> list[str]:
-    return [text.strip(QUOTE) if text.startswith(QUOTE) else text for text in written]

@@ -1,7 +1,7 @@
 """Grammars as users write them, Lark or llama.cpp's GBNF, as the one dialect that is compiled (llguidance's Lark).
 
-A rule of GBNF that leads to no rule that leads back to itself becomes a terminal, one regex: exact, and fast. Where
-terminals follow each other, the first takes all it can, as in Lark.
+What of GBNF leads to no rule that leads back to itself becomes terminals, regexes, as long as they can be: within one
+every way is tried, and they are fast. Where two terminals meet, the first takes all it can, as in Lark.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from gemwright.errors import RequestError
 
@@ -28,6 +30,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))|([^\\])", re.DOTALL)
+_IS_PLAIN = re.compile(r'T[0-9]+|"(?:[^"\\]|\\.)*"|/\[.*\]/')
 _SIMPLE = {"n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -49,8 +52,9 @@ def _from_gbnf(text: str) -> str:
         raise RequestError("grammar: GBNF begins at a rule named root, and there is none", remedy="name it root")
     terminals = _terminals(rules)
     names = {name: f"{'T' if name in terminals else 'r'}{number}" for number, name in enumerate(rules)}
-    lines = [f"{names[name]}: {_body(tokens, names)}" for name, tokens in rules.items()]
-    return "\n".join([f"start: {names['root']}", *lines])
+    runs: list[str] = []
+    lines = [f"{names[name]}: {_body(tokens, names, terminals, runs)}" for name, tokens in rules.items()]
+    return "\n".join([f"start: {names['root']}", *lines, *(f"RUN{number}: {run}" for number, run in enumerate(runs))])
 
 
 Token = tuple[str, str]
@@ -142,16 +146,56 @@ def _terminals(rules: Mapping[str, list[Token]]) -> set[str]:
     return found
 
 
-def _body(tokens: list[Token], names: Mapping[str, str]) -> str:
-    """Return a rule's right side in Lark, where an empty alternative is written out."""
-    parts: list[str] = []
+@dataclass(slots=True)
+class _Group:
+    """What stands between two brackets, as far as it is read."""
+
+    alternatives: list[str] = field(default_factory=list)
+    elements: list[tuple[str, bool]] = field(default_factory=list)
+    """Of the alternative that is being read: what it says in Lark, and whether it is terminal."""
+    is_terminal: bool = True
+
+    def close(self, runs: list[str] | None) -> None:
+        """End an alternative. Runs of terminal elements become terminals of their own, kept in `runs`."""
+        parts: list[str] = []
+        for is_terminal, elements in groupby(self.elements, key=lambda element: element[1]):
+            texts = [said for said, _ in elements]
+            if is_terminal and runs is not None and (len(texts) > 1 or not _IS_PLAIN.fullmatch(texts[0])):
+                runs.append(" ".join(texts))
+                texts = [f"RUN{len(runs) - 1}"]
+            parts += texts
+        self.is_terminal &= all(is_terminal for _, is_terminal in self.elements)
+        self.alternatives.append(" ".join(parts) or '""')
+        self.elements = []
+
+
+def _body(tokens: list[Token], names: Mapping[str, str], terminals: set[str], runs: list[str]) -> str:
+    """Return a rule's right side in Lark."""
+    is_terminal = all(kind != "name" or said in terminals for kind, said in tokens)
+    open_groups = [_Group()]
     for kind, said in tokens:
-        if said in ("|", ")") and kind == "sign" and (not parts or parts[-1] in ("|", "(")):
-            parts.append('""')
-        parts.append(names[said] if kind == "name" else said)
-    if not parts or parts[-1] == "|":
-        parts.append('""')
-    return " ".join(parts)
+        group = open_groups[-1]
+        if said == "|" and kind == "sign":
+            group.close(None if is_terminal or len(open_groups) > 1 else runs)
+        elif said == "(" and kind == "sign":
+            open_groups.append(_Group())
+        elif said == ")" and kind == "sign":
+            group.close(None)
+            open_groups.pop()
+            if not open_groups:
+                raise RequestError("grammar: a bracket closes that never opened", remedy="correct it, or write Lark")
+            open_groups[-1].elements.append((f"({' | '.join(group.alternatives)})", group.is_terminal))
+        elif kind == "repeat":
+            if not group.elements:
+                raise RequestError("grammar: a repetition of nothing", value=said, remedy="correct it")
+            before, is_plain = group.elements[-1]
+            group.elements[-1] = (before + said, is_plain)
+        else:
+            group.elements.append((names[said] if kind == "name" else said, kind != "name" or said in terminals))
+    if len(open_groups) > 1:
+        raise RequestError("grammar: a bracket never closes", remedy="correct it, or write Lark")
+    open_groups[0].close(None if is_terminal else runs)
+    return " | ".join(open_groups[0].alternatives)
 
 
 def _unreadable(text: str, place: int, why: str) -> RequestError:

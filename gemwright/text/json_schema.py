@@ -25,12 +25,17 @@ _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NUMBER_FORMATS = frozenset({"int32", "int64", "float", "double"})
 """OpenAPI's, which say how a number is stored."""
 
-_ANNOTATIONS = frozenset(
+ASSERTIONS = frozenset(
     (
-        *("title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "nullable"),
-        *("$schema", "$id", "$comment", "$defs", "definitions", "$anchor"),
+        *("type", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref", "$dynamicRef"),
+        *("properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties"),
+        *("maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"),
+        *("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "contains", "minContains"),
+        *("maxContains", "unevaluatedItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum"),
+        *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", "$recursiveRef"),
     )
 )
+"""Keywords that say which values are admitted; all others are annotations."""
 
 Path = tuple[str | int, ...]
 
@@ -95,7 +100,7 @@ def _can_close(part: Mapping[str, Any], asked: set[str]) -> bool:
 
 def constraining(part: Mapping[str, Any]) -> set[str]:
     """Return the keywords of a schema that are no mere annotations."""
-    return {key for key in part if key not in _ANNOTATIONS}
+    return set(part) & ASSERTIONS
 
 
 def walk(schema: Any, path: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:

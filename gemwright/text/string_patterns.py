@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _DATE = (
     "[1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
@@ -50,6 +52,16 @@ def _search_regex(pattern: str) -> str | None:
             return None
         alternatives.append(f"{'' if begins else '(?s:.*)'}({middle}){'' if ends else '(?s:.*)'}")
     return "|".join(alternatives)
+
+
+def literal(text: str) -> str:
+    """Return a string of Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def escaped(text: str) -> str:
+    """Return a regex that matches a text alone."""
+    return "".join(character if character.isalnum() else f"\\x{{{ord(character):X}}}" for character in text)
 
 
 def lark_regex(regex: str, ascii_classes: str = "dw") -> str:
