@@ -51,86 +51,97 @@ class Terminal(Enum):
 
 
 class Act(Enum):
-    """What happens on the way into the next state, after what was held back in the old one has been settled."""
+    """What a mark does on the way into the next state. Those below LEAVE_OUT are read by the call that is open."""
 
-    NOTHING = auto()
+    MOVE = auto()
     LEAVE_OUT = auto()
     """Drop the mark, with a warning."""
-    ASK_ARGUMENTS = auto()
-    """The mark may be data of a string; else the call ends, and the mark is read again."""
-    CLOSE_CALL = auto()
-    """The same for the mark that closes a call, which is not read again."""
+    GIVE_UP = auto()
+    """What looked like a call is shown as text, and the mark is read again."""
     NAME_ALONE = auto()
     """A call without brackets closes."""
-    GIVE_UP_CALL = auto()
-    """What looked like a call is shown as text, and the mark is read again."""
-    CLOSE_GUESS = auto()
-    """What looked like a call is one."""
-    ADD_TO_GUESS = auto()
+    KEEP = auto()
+    """A part of what may be a call."""
+    CONFIRM = auto()
+    """What may be a call is one."""
+    QUOTE = auto()
+    DATA = auto()
+    """A part of a string, or of a value that should be one."""
+    CLOSE_CALL = auto()
+    """The call ends, unless the mark is data of a string. So also the next two, which are then read again."""
+    NEXT_CALL = auto()
+    BREAK_OFF = auto()
+    """As NEXT_CALL, but brackets that are still open stay so: the call is not complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One cell of the table."""
+    """One cell of the table: an act, and the next state. Within a call, the call itself knows the next state."""
 
     act: Act
     then: State
 
 
-def _row(**cells: Step) -> Mapping[Terminal, Step]:
-    return {Terminal[name]: step for name, step in cells.items()}
+_ALL = tuple(Terminal)
+_LEFT_OUT_OF_TEXT = (Terminal.THOUGHT_CLOSE, Terminal.CALL_CLOSE, Terminal.QUOTE, Terminal.OTHER)
+_IN_STRINGS = (Terminal.QUOTE, Terminal.OTHER)
 
 
-_A, _S = Act, State
-_IN_TEXT = {
-    "THOUGHT_OPEN": Step(_A.NOTHING, _S.LABEL),
-    "CALL_OPEN": Step(_A.NOTHING, _S.CALL_NAME),
-    "TURN_OPEN": Step(_A.LEAVE_OUT, _S.TURN_LABEL),
-    "TURN_CLOSE": Step(_A.NOTHING, _S.START),
-}
-_ANSWER = {
-    **_IN_TEXT,
-    **dict.fromkeys(("THOUGHT_CLOSE", "CALL_CLOSE", "QUOTE", "OTHER"), Step(_A.LEAVE_OUT, _S.ANSWER)),
-}
-_THOUGHT = {
-    **_IN_TEXT,
-    "THOUGHT_CLOSE": Step(_A.NOTHING, _S.AFTER_THOUGHT),
-    **dict.fromkeys(("CALL_CLOSE", "QUOTE", "OTHER"), Step(_A.LEAVE_OUT, _S.THOUGHT)),
-}
-_GIVE_UP = dict.fromkeys(
-    ("THOUGHT_OPEN", "THOUGHT_CLOSE", "CALL_OPEN", "CALL_CLOSE", "TURN_OPEN", "TURN_CLOSE", "QUOTE", "OTHER"),
-    Step(_A.GIVE_UP_CALL, _S.ANSWER),
+def _row(state: State, *cells: tuple[Iterable[Terminal] | Terminal, Act, State | None]) -> Mapping[Terminal, Step]:
+    """Return a state's row; of two cells for one terminal the later counts, and None stays in the state."""
+    row: dict[Terminal, Step] = {}
+    for terminals, act, then in cells:
+        named = [terminals] if isinstance(terminals, Terminal) else terminals
+        row.update(dict.fromkeys(named, Step(act, then or state)))
+    return row
+
+
+_OPENERS = (
+    (Terminal.THOUGHT_OPEN, Act.MOVE, State.LABEL),
+    (Terminal.CALL_OPEN, Act.MOVE, State.CALL_NAME),
+    (Terminal.TURN_OPEN, Act.LEAVE_OUT, State.TURN_LABEL),
+    (Terminal.TURN_CLOSE, Act.MOVE, State.START),
 )
-
-TABLE: Mapping[State, Mapping[Terminal, Step]] = {
-    _S.START: _row(**_ANSWER),
-    _S.AFTER_THOUGHT: _row(**_ANSWER),
-    _S.ANSWER: _row(**_ANSWER),
-    _S.TURN_LABEL: _row(**_ANSWER),
-    _S.LABEL: _row(**_THOUGHT),
-    _S.THOUGHT: _row(**_THOUGHT),
-    _S.CALL_NAME: _row(
-        **{
-            **_GIVE_UP,
-            "CALL_CLOSE": Step(_A.NAME_ALONE, _S.START),
-            "QUOTE": Step(_A.LEAVE_OUT, _S.CALL_NAME),
-            "OTHER": Step(_A.LEAVE_OUT, _S.CALL_NAME),
-        }
+_ROWS: Mapping[State, tuple[tuple[Iterable[Terminal] | Terminal, Act, State | None], ...]] = {
+    State.START: (*_OPENERS, (_LEFT_OUT_OF_TEXT, Act.LEAVE_OUT, None)),
+    State.AFTER_THOUGHT: (*_OPENERS, (_LEFT_OUT_OF_TEXT, Act.LEAVE_OUT, None)),
+    State.ANSWER: (*_OPENERS, (_LEFT_OUT_OF_TEXT, Act.LEAVE_OUT, None)),
+    State.TURN_LABEL: (*_OPENERS, (_LEFT_OUT_OF_TEXT, Act.LEAVE_OUT, State.ANSWER)),
+    State.AFTER_CALL: (
+        *_OPENERS,
+        (_LEFT_OUT_OF_TEXT, Act.LEAVE_OUT, State.START),
+        (Terminal.CALL_CLOSE, Act.MOVE, State.START),
     ),
-    _S.CALL_JSON: _row(**_GIVE_UP),
-    _S.CALL_GUESS: _row(
-        **{
-            **_GIVE_UP,
-            "CALL_CLOSE": Step(_A.CLOSE_GUESS, _S.CALL_NAME),
-            "QUOTE": Step(_A.ADD_TO_GUESS, _S.CALL_GUESS),
-            "OTHER": Step(_A.ADD_TO_GUESS, _S.CALL_GUESS),
-        }
+    State.LABEL: (
+        *_OPENERS,
+        (_LEFT_OUT_OF_TEXT, Act.LEAVE_OUT, State.THOUGHT),
+        (Terminal.THOUGHT_CLOSE, Act.MOVE, State.AFTER_THOUGHT),
     ),
-    _S.ARGUMENTS: _row(
-        **dict.fromkeys(_GIVE_UP, Step(_A.ASK_ARGUMENTS, _S.ARGUMENTS)) | {"CALL_CLOSE": Step(_A.CLOSE_CALL, _S.START)}
+    State.THOUGHT: (
+        *_OPENERS,
+        (_LEFT_OUT_OF_TEXT, Act.LEAVE_OUT, None),
+        (Terminal.THOUGHT_CLOSE, Act.MOVE, State.AFTER_THOUGHT),
     ),
-    _S.AFTER_CALL: _row(**{**_ANSWER, "CALL_CLOSE": Step(_A.NOTHING, _S.START)}),
+    State.CALL_NAME: (
+        (_ALL, Act.GIVE_UP, None),
+        (_IN_STRINGS, Act.LEAVE_OUT, None),
+        (Terminal.CALL_CLOSE, Act.NAME_ALONE, None),
+    ),
+    State.CALL_JSON: ((_ALL, Act.GIVE_UP, None),),
+    State.CALL_GUESS: (
+        (_ALL, Act.GIVE_UP, None),
+        (_IN_STRINGS, Act.KEEP, None),
+        (Terminal.CALL_CLOSE, Act.CONFIRM, None),
+    ),
+    State.ARGUMENTS: (
+        (_ALL, Act.BREAK_OFF, None),
+        (Terminal.QUOTE, Act.QUOTE, None),
+        (Terminal.OTHER, Act.DATA, None),
+        (Terminal.CALL_OPEN, Act.NEXT_CALL, None),
+        (Terminal.CALL_CLOSE, Act.CLOSE_CALL, None),
+    ),
 }
+TABLE: Mapping[State, Mapping[Terminal, Step]] = {state: _row(state, *cells) for state, cells in _ROWS.items()}
 """State x terminal -> what to do and where to go. Text has no cell: each state reads it in its own way."""
 
 

@@ -23,6 +23,7 @@ _FIRST_KEY = re.compile(r'\s*(?:\[\s*)?\{\s*"(\w{1,16})"\s*:\s*(?:"([^"\\]{0,256
 _FIRST_KEY_BEGUN = re.compile(r'\s*(?:\[\s*)?(?:\{\s*(?:"(?:\w{0,16}(?:"(?:\s*(?::\s*(?:"[^"\\]{0,256})?)?)?)?)?)?)?')
 _PYTHON_CALL = re.compile(r"\s*([^\W\d][\w.]{0,255})\s*\(")
 _PYTHON_CALL_BEGUN = re.compile(r"\s*(?:[^\W\d][\w.]{0,255}\s*)?")
+_NEXT_STATEMENT = re.compile(r"[ \t]*[\n;]")
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'["\\]')
 _FENCE_END = re.compile(r"\n[ \t]{0,64}```")
@@ -59,26 +60,26 @@ class JsonScanner:
         return None
 
 
-def read_json_calls(text: str, tools: Mapping[str, Place] | None) -> list[Call] | None:
-    """Return the calls that JSON text is, None if it is not only calls. tools: the known ones; None knows none."""
+def read_json_calls(text: str, tools: Mapping[str, Place], *, only_known: bool = True) -> list[Call] | None:
+    """Return the calls that JSON text is, None if it is not only calls (of these tools, if only_known)."""
     try:
         value = json.loads(text)
         entries = value if isinstance(value, list) else [value]
-        calls = [_read_entry(entry, tools) for entry in entries]
+        calls = [_read_entry(entry, tools, only_known) for entry in entries]
     except (ValueError, RecursionError):
         return None
     found = [call for call in calls if call is not None]
     return found if found and len(found) == len(calls) else None
 
 
-def _read_entry(entry: Any, tools: Mapping[str, Place] | None) -> Call | None:
+def _read_entry(entry: Any, tools: Mapping[str, Place], only_known: bool) -> Call | None:
     if not isinstance(entry, dict) or not _KEYS.issuperset(entry):
         return None
     function = entry.get("function", entry)
     if not isinstance(function, dict):
         return None
     name = function.get("name")
-    if not isinstance(name, str) or not name or (tools is not None and name not in tools):
+    if not isinstance(name, str) or not name or (only_known and name not in tools):
         return None
     given = [function[key] for key in ("parameters", "arguments") if key in function]
     if len(given) != 1:
@@ -86,8 +87,7 @@ def _read_entry(entry: Any, tools: Mapping[str, Place] | None) -> Call | None:
     arguments = json.loads(given[0]) if isinstance(given[0], str) else given[0]
     if not isinstance(arguments, dict):
         return None
-    place = tools.get(name, ANYWHERE) if tools is not None else ANYWHERE
-    return name, compact_json(_keep_to_schema(arguments, place))
+    return name, compact_json(_keep_to_schema(arguments, tools.get(name, ANYWHERE)))
 
 
 def _keep_to_schema(value: Any, place: Place) -> Any:
@@ -114,7 +114,7 @@ def read_python_calls(text: str, tools: Mapping[str, Place]) -> list[Call] | Non
         if not reader.is_done or reader.warnings:
             return None
         text = "".join(piece.text for piece in reader.rest)
-        if text.strip() and not re.match(r"[ \t]*[\n;]", text):
+        if text.strip() and not _NEXT_STATEMENT.match(text):
             return None
         text = text.lstrip(" \t\n;")
         calls.append((match[1], reader.writer.take()))
