@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gemwright.errors import CheckpointError
-from gemwright.loading.hub_files import CONFIG_NAME, Choice, choose_files, gguf_models
+from gemwright.loading.hub_files import CONFIG_NAME, UNREAD, Choice, choose_files, gguf_models
 from gemwright.loading.json_files import parse_json_object, read_json_object
 from gemwright.loading.safetensors import INDEX_NAME
 
@@ -153,7 +153,7 @@ def locate_model(snapshot: Snapshot, quantization: str | None = None) -> Located
     return Located(
         choice,
         snapshot.folder / choice.weights[0] if is_gguf else snapshot.folder,
-        tuple(name for name in choice.files if not snapshot.has(name)),
+        tuple(name for name in choice.files if name not in UNREAD and not snapshot.has(name)),
         doubtful,
     )
 

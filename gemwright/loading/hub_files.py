@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemwright.errors import CheckpointError, GemwrightError, RequestError, UnsupportedError
-from gemwright.loading.safetensors import INDEX_NAME, PICKLED_SUFFIXES, SINGLE_NAME
+from gemwright.loading.safetensors import ADAPTER_NAME, INDEX_NAME, PICKLED_SUFFIXES, SINGLE_NAME, adapter_alone
 
 CONFIG_NAME = "config.json"
 CARD_NAME = "README.md"
 
-# The model card is among them for its license.
+UNREAD = frozenset({"special_tokens_map.json", "processor_config.json", "preprocessor_config.json", CARD_NAME})
+"""Files that come along (the model card for its license), and without which a model runs as it does with them."""
+
 _BESIDE_WEIGHTS = (
     CONFIG_NAME,
     "generation_config.json",
@@ -160,11 +162,8 @@ def _safetensors_choice(
 
 
 def _no_model(names: Collection[str], source: str) -> GemwrightError:
-    if "adapter_config.json" in names:
-        return UnsupportedError(
-            f"{source} is an adapter to a model, not a model",
-            remedy="merge it into its base model (merge_and_unload of PEFT), and name the result",
-        )
+    if ADAPTER_NAME in names:
+        return adapter_alone(source)
     pickled = sorted(name for name in names if name.endswith(PICKLED_SUFFIXES))
     if pickled:
         return UnsupportedError(

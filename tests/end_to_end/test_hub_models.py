@@ -112,6 +112,19 @@ def test_a_snapshot_of_other_programs_without_a_listing_is_completed_once(
     assert hub.asked == []
 
 
+def test_files_that_change_no_answer_are_not_missed(gemwright: CommandLine, hub: Hub, files: dict[str, bytes]) -> None:
+    unread = {"README.md": b"the card", "special_tokens_map.json": b"{}"}
+    hub.add(NAME, {**files, **unread, "generation_config.json": b"{}"})
+    folder = Path(gemwright("pull", NAME, "--json").json()["path"])
+    for name in unread:
+        (folder / name).unlink()
+    assert gemwright("run", NAME, "hello", "--max-tokens", 1, "--offline").code == 0
+    (folder / "generation_config.json").unlink()
+    outcome = gemwright("run", NAME, "hello", "--max-tokens", 1, "--offline")
+    assert outcome.code == 5
+    assert "lacks generation_config.json" in outcome.stderr
+
+
 def test_batch_takes_a_model_of_the_hub(
     gemwright: CommandLine, hub: Hub, files: dict[str, bytes], tmp_path: Path
 ) -> None:
