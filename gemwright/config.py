@@ -10,6 +10,17 @@ from gemwright.errors import RequestError, UnsupportedError
 KERNELS = ("auto", "reference")
 """What `--kernels` accepts: the backends that exist."""
 
+DTYPES = ("auto", "float32", "bfloat16")
+"""What `--dtype` accepts."""
+
+REFUSED_DTYPES = {"float16": "Gemma's residual stream passes its largest number, 65504"}
+"""Dtypes that are understood and refused, and why."""
+
+DEVICES = ("cpu", "cuda")
+"""What `--device` accepts; cuda:N is the Nth of several."""
+
+KV_LAYOUTS = ("auto", "both", "v")
+"""What `--kv-layout` accepts."""
 
 MAX_BLOCK_SIZE = 1024
 """Tokens of the largest K/V block."""
@@ -52,16 +63,16 @@ class EngineConfig:
     """`--allow-unknown-config-keys`: accept config keys whose effect on the maths is unknown."""
 
     def __post_init__(self) -> None:
-        if self.dtype == "float16":
+        if self.dtype in tuple(REFUSED_DTYPES):
             raise UnsupportedError(
-                "dtype float16 is refused: Gemma's residual stream passes its largest number, 65504",
+                f"dtype {self.dtype} is refused: {REFUSED_DTYPES[self.dtype]}",
                 value=self.dtype,
-                limit="auto, float32, bfloat16",
+                limit=", ".join(DTYPES),
                 remedy="use --dtype bfloat16 or float32",
             )
-        _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
+        _one_of("dtype", self.dtype, DTYPES)
         _one_of("kernels", self.kernels, KERNELS)
-        _one_of("kv_layout", self.kv_layout, ("auto", "both", "v"))
+        _one_of("kv_layout", self.kv_layout, KV_LAYOUTS)
         if type(self.device) is not str or re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
             raise UnsupportedError("unknown device", value=self.device, limit="cpu, cuda, cuda:N")
         if type(self.allow_unknown_config_keys) is not bool:

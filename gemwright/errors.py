@@ -45,6 +45,22 @@ class GemwrightError(Exception):
         return "\n  ".join(lines)
 
 
+def show_bytes(size: int) -> str:
+    """Return a size for people: GiB, MiB or KiB from one of them on, else bytes."""
+    for unit, name, digits in ((30, "GiB", 2), (20, "MiB", 1), (10, "KiB", 1)):
+        if size >= 1 << unit:
+            return f"{size / (1 << unit):.{digits}f} {name}"
+    return f"{size} bytes"
+
+
+def show_both_bytes(size: int, limit: int) -> tuple[str, str]:
+    """Return two sizes for people, with their exact bytes where they would read the same."""
+    texts = show_bytes(size), show_bytes(limit)
+    if texts[0] != texts[1] or size == limit:
+        return texts
+    return f"{texts[0]} ({size} bytes)", f"{texts[1]} ({limit} bytes)"
+
+
 class RequestError(GemwrightError):
     """The request or the command line is wrong: bad ids, empty prompt, prompt over the context."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemwright.engine.request import Request
-from gemwright.errors import CapacityError
+from gemwright.errors import CapacityError, show_both_bytes
 from gemwright.memory.block_manager import BlockManager
 
 AGING_STEPS = 64
@@ -54,10 +54,12 @@ class Scheduler:
         layout = self.blocks.layout
         for group in layout.groups:
             if group.blocks_for_request(request.max_num_tokens, self.step_tokens) > group.num_blocks:
+                needed = layout.request_bytes(request.max_num_tokens, self.step_tokens)
+                value, limit = show_both_bytes(needed, layout.total_bytes)
                 raise CapacityError(
                     f"a request of up to {request.max_num_tokens} tokens does not fit in the K/V pool",
-                    value=f"{layout.request_bytes(request.max_num_tokens, self.step_tokens)} bytes needed",
-                    limit=f"{layout.total_bytes} bytes",
+                    value=f"{value} needed",
+                    limit=limit,
                     remedy="lower max_tokens, or raise --kv-cache-memory-bytes",
                 )
         request.arrived_at_step = self.clock

@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
-from gemwright.config import MAX_THREADS, EngineConfig
+from gemwright.config import EngineConfig
 from gemwright.engine.runner import Runner
-from gemwright.errors import CapacityError, RequestError, UnsupportedError
+from gemwright.errors import CapacityError, RequestError, show_both_bytes, show_bytes
 from gemwright.loading.checkpoint import Checkpoint
 from gemwright.memory.dtypes import ComputeDtype
 from gemwright.memory.footprint import FootprintLine, plan_footprint
 from gemwright.memory.kv_layout import KVLayout, group_layers, longest_request, plan_layout
-from gemwright.memory.machine import free_memory_bytes
-from gemwright.memory.workspace import plan_workspace
+from gemwright.memory.machine import allowed_threads, free_memory_bytes
+from gemwright.memory.workspace import Workspace, plan_workspace
 from gemwright.models.decoder import Decoder
 from gemwright.models.weights import Progress, pack_weights
+from gemwright.ops.backends import choose_backend
 from gemwright.ops.protocol import Ops
+from gemwright.spec.families.refused import refuse_drafter
 from gemwright.spec.model_spec import ModelSpec
+
+KV_SHARE = 4
+"""Unasked, the K/V pool takes at most one part in so many of free memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What an engine will compute in and hold, decided from headers alone."""
+
+    dtype: ComputeDtype
+    layout: KVLayout
+    workspace: Workspace
+    max_model_len: int
+    step_tokens: int
+    """Tokens of one step: as configured, or as many as all requests can bring."""
+    lines: tuple[FootprintLine, ...]
+    free_bytes: int
+    """What this process may still take; 0 where nobody knows, as on a GPU."""
+    notes: tuple[str, ...]
+
+    @property
+    def planned_bytes(self) -> int:
+        """Sum of the lines: what is allocated and kept."""
+        return sum(line.planned_bytes for line in self.lines)
+
+    @property
+    def needed_bytes(self) -> int:
+        """The same, and what one operation takes for its duration."""
+        return self.planned_bytes + self.workspace.scratch_bytes
+
+    def require_fit(self) -> None:
+        """Raise CapacityError where what is needed is more than what is free."""
+        if not self.free_bytes or self.needed_bytes <= self.free_bytes:
+            return
+        largest = max(self.lines, key=lambda line: line.planned_bytes)
+        needed, free = show_both_bytes(self.needed_bytes, self.free_bytes)
+        raise CapacityError(
+            "the model does not fit in free memory",
+            value=f"{needed} needed, most of it for {largest.name} ({show_bytes(largest.planned_bytes)})",
+            limit=f"{free} free",
+            remedy="use --dtype bfloat16, a smaller model, or lower --max-num-seqs and --max-model-len",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +84,15 @@ class StartedEngine:
         return sum(line.planned_bytes for line in self.lines)
 
 
-def start_engine(checkpoint: Checkpoint, config: EngineConfig, progress: Progress | None = None) -> StartedEngine:
-    """Load the weights and allocate cache and workspace.
+def plan_engine(checkpoint: Checkpoint, config: EngineConfig) -> EnginePlan:
+    """Decide dtype, cache and workspace; nothing is read or allocated, and torch is not needed.
 
-    Raises UnsupportedError for what cannot run, CapacityError before anything is read when it cannot fit.
+    Raises UnsupportedError for what cannot run, CapacityError where not even a short request's cache fits. Whether all
+    of it fits, `EnginePlan.require_fit` says.
     """
     spec = checkpoint.spec
     if spec.drafter is not None:
-        raise UnsupportedError(
-            "this is a drafter: it predicts tokens for a larger Gemma and cannot answer alone",
-            value=checkpoint.folder.name,
-            remedy="run the model it drafts for",
-        )
+        raise refuse_drafter(checkpoint.folder.name)
     notes: list[str] = []
     dtype = _choose_dtype(checkpoint, config, notes)
     free_bytes = free_memory_bytes() if config.device == "cpu" else 0
@@ -60,25 +100,32 @@ def start_engine(checkpoint: Checkpoint, config: EngineConfig, progress: Progres
     step_tokens = min(config.step_tokens(), config.max_num_seqs * max_model_len)
     workspace = plan_workspace(spec, step_tokens=step_tokens, dtype=dtype)
     lines = plan_footprint(spec, layout, workspace, dtype)
-    _check_fits(lines, workspace.scratch_bytes, free_bytes)
-    ops = _make_ops(config, dtype)
-    weights = pack_weights(spec, ops, checkpoint.sources(), progress)
-    notes[:0] = checkpoint.notes
-    cache = ops.allocate_cache(layout)
-    buffers = ops.allocate_workspace(workspace)
+    return EnginePlan(dtype, layout, workspace, max_model_len, step_tokens, lines, free_bytes, tuple(notes))
+
+
+def start_engine(checkpoint: Checkpoint, config: EngineConfig, progress: Progress | None = None) -> StartedEngine:
+    """Load the weights and allocate cache and workspace.
+
+    Raises UnsupportedError for what cannot run, CapacityError before anything is read when it cannot fit.
+    """
+    plan = plan_engine(checkpoint, config)
+    plan.require_fit()
+    ops = _make_ops(config, plan.dtype)
+    weights = pack_weights(checkpoint.spec, ops, checkpoint.sources(), progress)
+    cache = ops.allocate_cache(plan.layout)
+    buffers = ops.allocate_workspace(plan.workspace)
     measured = (
         weights.total_bytes + ops.cache_bytes(cache) + sum(ops.buffer_bytes(buffer) for buffer in buffers.values())
     )
-    notes.extend(ops.notes())
     return StartedEngine(
-        runner=Runner(ops, Decoder(spec, ops, weights, layout, cache, buffers), layout),
-        layout=layout,
-        dtype=dtype,
-        max_model_len=max_model_len,
-        step_tokens=step_tokens,
-        lines=lines,
+        runner=Runner(ops, Decoder(checkpoint.spec, ops, weights, plan.layout, cache, buffers), plan.layout),
+        layout=plan.layout,
+        dtype=plan.dtype,
+        max_model_len=plan.max_model_len,
+        step_tokens=plan.step_tokens,
+        lines=plan.lines,
         measured_bytes=measured,
-        notes=tuple(notes),
+        notes=(*checkpoint.notes, *plan.notes, *ops.notes()),
     )
 
 
@@ -112,21 +159,22 @@ def _plan_cache(
     step_tokens = min(config.step_tokens(), wanted)
     budget = config.kv_cache_memory_bytes
     if budget is None and free_bytes:
-        budget = free_bytes // 4
+        budget = free_bytes // KV_SHARE
     if budget is not None and config.max_model_len is None:
         shapes = group_layers(spec, config.block_size, dtype, keys_from_values=config.keys_from_values)
         held = longest_request(shapes, budget, wanted, step_tokens)
         if held < wanted:
             if held == 0:
+                needed, allowed = show_both_bytes(shapes.request_bytes(1, step_tokens), budget)
                 raise CapacityError(
                     "the K/V pool is smaller than one block of every group",
-                    value=f"{shapes.request_bytes(1, step_tokens)} bytes needed",
-                    limit=f"{budget} bytes allowed",
+                    value=f"{needed} needed",
+                    limit=f"{allowed} allowed",
                     remedy="raise --kv-cache-memory-bytes",
                 )
             notes.append(
                 f"context lowered from the model's {wanted} to {held} tokens: what a K/V pool of "
-                f"{budget / 2**30:.2f} GiB holds (--kv-cache-memory-bytes)"
+                f"{show_bytes(budget)} holds (--kv-cache-memory-bytes)"
             )
             wanted = held
     layout = plan_layout(
@@ -142,34 +190,8 @@ def _plan_cache(
     return layout, wanted
 
 
-def _check_fits(lines: tuple[FootprintLine, ...], scratch_bytes: int, free_bytes: int) -> None:
-    needed = sum(line.planned_bytes for line in lines) + scratch_bytes
-    if free_bytes and needed > free_bytes:
-        largest = max(lines, key=lambda line: line.planned_bytes)
-        raise CapacityError(
-            "the model does not fit in free memory",
-            value=f"{needed} bytes needed, most of them for {largest.name} ({largest.planned_bytes})",
-            limit=f"{free_bytes} bytes free",
-            remedy="use --dtype bfloat16, a smaller model, or lower --max-num-seqs and --max-model-len",
-        )
-
-
 def _make_ops(config: EngineConfig, dtype: ComputeDtype) -> Ops:
-    try:
-        from gemwright.ops.reference import ReferenceOps
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UnsupportedError(
-            "the reference backend needs torch, which is not installed",
-            value=f"--kernels {config.kernels}",
-            remedy="pip install 'gemwright[torch]'",
-        ) from error
-    return ReferenceOps(dtype, config.device, config.threads or _allowed_threads())
+    choose_backend(config.kernels, config.device)
+    from gemwright.ops.reference import ReferenceOps
 
-
-def _allowed_threads() -> int:
-    """Return the threads a user allows by OMP_NUM_THREADS, else the cores this process may run on."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    allowed = int(asked) if asked.isdigit() and int(asked) > 0 else len(os.sched_getaffinity(0))
-    return min(allowed, MAX_THREADS)
+    return ReferenceOps(dtype, config.device, config.threads or allowed_threads())

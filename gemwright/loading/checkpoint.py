@@ -18,10 +18,18 @@ from gemwright.loading.gguf import GgufCheckpoint, open_gguf, part_paths
 from gemwright.loading.gguf_header import GgufMetadata
 from gemwright.loading.json_files import read_json_object
 from gemwright.loading.matching import Match, match_gguf, match_safetensors
-from gemwright.loading.safetensors import PICKLED_SUFFIXES, SafetensorsCheckpoint, open_safetensors, pickled_weights
+from gemwright.loading.safetensors import (
+    ADAPTER_NAME,
+    PICKLED_SUFFIXES,
+    SafetensorsCheckpoint,
+    adapter_alone,
+    open_safetensors,
+    pickled_weights,
+)
 from gemwright.loading.sources import OffsetSource, StackedSource
 from gemwright.loading.stored_tensor import StoredTensor
 from gemwright.spec.families import read_config, read_gguf_metadata
+from gemwright.spec.families.refused import refuse_drafter
 from gemwright.spec.model_spec import ModelSpec
 from gemwright.spec.tensor_source import TensorSource
 from gemwright.spec.weights import list_tensors
@@ -102,9 +110,10 @@ class Checkpoint:
             self.notes.append(note)
 
 
-def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False) -> Checkpoint:
+def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False, must_answer: bool = False) -> Checkpoint:
     """Open a folder with config.json and safetensors, a folder with one GGUF model, or a GGUF file.
 
+    With `must_answer` a drafter is refused before its weights are looked for.
     Raises CheckpointError for what is missing, damaged or does not fit together, UnsupportedError for models and
     encodings that are understood and refused; both name the file and the key or tensor.
     """
@@ -128,7 +137,9 @@ def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False) -> C
     if models and not has_safetensors:
         return _open_gguf_model(models[0], allow_unknown_config_keys)
     if "config.json" in names:
-        return _open_safetensors_model(path, allow_unknown_config_keys)
+        return _open_safetensors_model(path, allow_unknown_config_keys, must_answer)
+    if ADAPTER_NAME in names:
+        raise adapter_alone(path)
     pickled = [name for name in names if name.endswith(PICKLED_SUFFIXES)]
     if pickled and not has_safetensors:
         raise pickled_weights(path / pickled[0])
@@ -151,11 +162,13 @@ def _gguf_models(paths: list[Path]) -> list[Path]:
     return list(dict.fromkeys(firsts))
 
 
-def _open_safetensors_model(folder: Path, allow_unknown_config_keys: bool) -> Checkpoint:
+def _open_safetensors_model(folder: Path, allow_unknown_config_keys: bool, must_answer: bool) -> Checkpoint:
     config_path = folder / "config.json"
     spec = read_config(
         read_json_object(config_path), source=str(config_path), allow_unknown_keys=allow_unknown_config_keys
     )
+    if must_answer and spec.drafter is not None:
+        raise refuse_drafter(folder.name)
     files = open_safetensors(folder)
     generation_path = folder / "generation_config.json"
     generation_config = read_json_object(generation_path) if generation_path.exists() else {}

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from gemwright.errors import CheckpointError
+from gemwright.errors import CheckpointError, show_both_bytes
 from gemwright.loading.mapped_file import shown
 
 CONFIG_LIMIT_BYTES = 16 << 20
@@ -21,9 +21,8 @@ def read_json_object(path: Path, limit_bytes: int = CONFIG_LIMIT_BYTES) -> dict[
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"{path}: not a regular file")
         if status.st_size > limit_bytes:
-            raise CheckpointError(
-                f"{path}: too large for a file of its kind", value=f"{status.st_size} bytes", limit=limit_bytes
-            )
+            value, limit = show_both_bytes(status.st_size, limit_bytes)
+            raise CheckpointError(f"{path}: too large for a file of its kind", value=value, limit=limit)
         content = path.read_bytes()
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: no such file") from error

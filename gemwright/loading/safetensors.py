@@ -25,7 +25,9 @@ _INDEX_LIMIT_BYTES = 100_000_000
 _FILE_NAME_LIMIT = 255
 _RANK_LIMIT = 16
 _DIMENSION_LIMIT = 1 << 62
-PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".bin.index.json")
+"""Names of pickled weights, and of the index that lists them."""
+ADAPTER_NAME = "adapter_config.json"
 _SHARD_NAME = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$")
 
 
@@ -218,6 +220,14 @@ def _open_unlisted(folder: Path) -> SafetensorsCheckpoint:
         raise pickled_weights(folder / pickled[0])
     raise CheckpointError(
         f"{folder}: no weights", limit=f"{SINGLE_NAME}, {INDEX_NAME} with its shards, or one .gguf file"
+    )
+
+
+def adapter_alone(source: object) -> UnsupportedError:
+    """Return the error that refuses an adapter, such as LoRA, without its model; the caller raises it."""
+    return UnsupportedError(
+        f"{source} is an adapter to a model, not a model",
+        remedy="merge it into its base model (merge_and_unload of PEFT), and name the result",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gemwright.errors import CapacityError, UnsupportedError
+from gemwright.errors import CapacityError, UnsupportedError, show_both_bytes
 from gemwright.memory.dtypes import DTYPE_BYTES, ComputeDtype
 from gemwright.spec.model_spec import LayerKind, LayerSpec, ModelSpec
 
@@ -159,10 +159,11 @@ def plan_layout(
         return _with_blocks(layout, max_model_len, step_tokens, num_sliding=max_num_seqs, num_full=max_num_seqs)
     needed = layout.request_bytes(max_model_len, step_tokens)
     if needed > budget_bytes:
+        value, limit = show_both_bytes(needed, budget_bytes)
         raise CapacityError(
             f"the K/V cache cannot hold one request of {max_model_len} tokens",
-            value=f"{needed} bytes needed",
-            limit=f"{budget_bytes} bytes allowed",
+            value=f"{value} needed",
+            limit=f"{limit} allowed",
             remedy="lower --max-model-len or --max-num-batched-tokens, or raise --kv-cache-memory-bytes",
         )
     sliding_bytes = sum(

@@ -183,6 +183,8 @@ def test_a_drafter_exits_3(gemwright: CommandLine, tmp_path: Path) -> None:
         {("" if tensor.at_root else "model.") + tensor.safetensors: array for tensor, array in values.items()},
     )
     assert_refused(gemwright("run", tmp_path, "--token-ids", "5"), 3, "drafter")
+    (tmp_path / "model.safetensors").unlink()
+    assert_refused(gemwright("run", tmp_path, "--token-ids", "5"), 3, "drafter")
 
 
 def test_an_unknown_key_passes_when_allowed(gemwright: CommandLine, tmp_path: Path) -> None:
@@ -195,13 +197,21 @@ def test_pickled_weights_are_not_opened(gemwright: CommandLine, tmp_path: Path) 
     write_tiny_checkpoint("gemma3", tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     assert_refused(gemwright("run", tmp_path, "a"), 3, "pytorch_model.bin", "safetensors")
+    (tmp_path / "pytorch_model.bin").rename(tmp_path / "pytorch_model.bin.index.json")
+    assert_refused(gemwright("run", tmp_path, "a"), 3, "pytorch_model.bin.index.json", "safetensors")
+
+
+def test_an_adapter_without_its_model_is_refused_as_one(gemwright: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    assert_refused(gemwright("run", tmp_path, "a"), 3, "is an adapter to a model", "merge")
 
 
 def test_what_does_not_fit_exits_4(gemwright: CommandLine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("run", folder, "a", "--max-model-len", 64)
-    assert_refused(gemwright(*words, "--kv-cache-memory-bytes", "1KiB"), 4, "1024 bytes allowed")
+    assert_refused(gemwright(*words, "--kv-cache-memory-bytes", "1KiB"), 4, "1.0 KiB allowed")
     monkeypatch.setattr("gemwright.engine.start.free_memory_bytes", lambda: 400_000)
-    assert_refused(gemwright(*words), 4, "400000 bytes free")
+    assert_refused(gemwright(*words), 4, "390.6 KiB free")
 
 
 def truncate(path: Path) -> None:

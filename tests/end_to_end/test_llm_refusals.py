@@ -129,8 +129,8 @@ def test_a_model_larger_than_free_memory(tiny_llm: TinyLLM, monkeypatch: pytest.
     monkeypatch.setattr(start, "free_memory_bytes", lambda: 700_000)
     with pytest.raises(CapacityError, match="does not fit in free memory") as caught:
         tiny_llm("gemma3", max_model_len=32)
-    assert "limit: 700000 bytes free" in str(caught.value)
-    assert "most of them for" in str(caught.value)
+    assert "limit: 683.6 KiB free" in str(caught.value)
+    assert "most of it for" in str(caught.value)
 
 
 def test_a_quarter_of_free_memory_is_the_pools_limit(tiny_llm: TinyLLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,15 @@ import pytest
 
 from gemwright import SamplingParams
 from gemwright.config import EngineConfig
-from gemwright.errors import CapacityError, CheckpointError, GemwrightError, RequestError, UnsupportedError
+from gemwright.errors import (
+    CapacityError,
+    CheckpointError,
+    GemwrightError,
+    RequestError,
+    UnsupportedError,
+    show_both_bytes,
+    show_bytes,
+)
 
 NAN, INFINITY = math.nan, math.inf
 NO_NUMBERS = [None, "1", True, [1], NAN, INFINITY, -INFINITY]
@@ -188,3 +196,16 @@ def test_an_error_can_go_to_another_process() -> None:
     assert type(copied) is CapacityError
     assert str(copied) == str(error)
     assert (copied.what, copied.value, copied.limit, copied.remedy) == ("a thing", 3, 2, "less")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (3 << 29, "1.50 GiB")],
+)
+def test_sizes_are_shown_in_their_unit(size: int, text: str) -> None:
+    assert show_bytes(size) == text
+
+
+def test_two_sizes_that_would_read_the_same_are_told_apart() -> None:
+    assert show_both_bytes(1 << 30, (1 << 30) - 1) == ("1.00 GiB", "1024.0 MiB")
+    assert show_both_bytes((1 << 30) + 1, 1 << 30) == ("1.00 GiB (1073741825 bytes)", "1.00 GiB (1073741824 bytes)")

@@ -11,6 +11,7 @@ import pytest
 
 from gemwright.errors import CheckpointError, GemwrightError, UnsupportedError
 from gemwright.spec.families import CONFIG_READERS, read_config
+from gemwright.spec.families.refused import REFUSED_MODELS, RefusedModel
 from tests.published_configs import load_config
 
 G2, G3, G3M = "gemma-2-2b-it", "gemma-3-1b-it", "gemma-3-4b-it"
@@ -66,10 +67,23 @@ def test_relatives_that_are_no_decoder_of_ours_are_refused_by_name(model_type: s
     assert "remedy:" in message
 
 
-def test_any_other_model_type_is_refused_with_the_list_of_supported_ones():
+def test_any_other_model_type_is_refused_with_the_list_of_those_that_can_be_run():
     message = refused({"model_type": "llama"})
     assert "'llama'" in message
-    assert all(model_type in message for model_type in CONFIG_READERS)
+    listed = message.partition("supported: ")[2].split(", ")
+    assert listed == sorted(name for name, reader in CONFIG_READERS.items() if reader.can_answer)
+    assert not [name for name in listed if "assistant" in name]
+
+
+@pytest.mark.parametrize("model", REFUSED_MODELS, ids=lambda model: model.name)
+def test_every_refused_model_is_named_by_each_of_its_types(model: RefusedModel):
+    for model_type in model.types:
+        message = refused({"model_type": model_type})
+        assert model.name in message
+        assert model.reason in message
+        assert message.endswith(f"remedy: {model.remedy}")
+    if model.part is not None:
+        assert model.name in refused({"model_type": f"new-{model.part.upper().replace('_', '-')}-2"})
 
 
 def test_a_config_without_a_model_type_is_incomplete():

@@ -263,7 +263,9 @@ def test_one_file_of_another_name_will_do(tmp_path: Path) -> None:
     assert open_safetensors(tmp_path).tensors.keys() == {"a"}
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "last.ckpt"])
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "last.ckpt"]
+)
 def test_a_folder_of_pickled_weights_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x80\x04.")
     with pytest.raises(UnsupportedError, match="pickled weights can run code"):

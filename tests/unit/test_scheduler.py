@@ -8,7 +8,7 @@ import pytest
 
 from gemwright.engine.request import Request, SamplingParams
 from gemwright.engine.scheduler import AGING_STEPS, Scheduler
-from gemwright.errors import CapacityError
+from gemwright.errors import CapacityError, show_both_bytes
 from gemwright.memory.block_keys import MediaSpan
 from gemwright.memory.block_manager import BlockManager
 from gemwright.memory.kv_layout import KVLayout, plan_layout
@@ -178,8 +178,9 @@ def test_a_request_that_can_never_run_is_refused_at_once_naming_the_bytes() -> N
     scheduler = make_scheduler(shape)
     with pytest.raises(CapacityError, match="up to 65 tokens") as caught:
         scheduler.add(request(5, 40, 65))
-    assert f"{shape.request_bytes(65, 16)} bytes needed" in str(caught.value)
-    assert f"{shape.total_bytes} bytes" in str(caught.value)
+    needed, held = show_both_bytes(shape.request_bytes(65, 16), shape.total_bytes)
+    assert f"value: {needed} needed" in str(caught.value)
+    assert f"limit: {held}" in str(caught.value)
     assert "--kv-cache-memory-bytes" in str(caught.value)
     assert not scheduler.has_work
 

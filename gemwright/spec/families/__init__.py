@@ -26,6 +26,8 @@ class ConfigReader:
 
     read: Callable[[KeyReader], ModelSpec]
     ignored: frozenset[str]
+    can_answer: bool = True
+    """False for drafters, which are read but not run."""
 
 
 CONFIG_READERS: Final[Mapping[str, ConfigReader]] = {
@@ -36,8 +38,8 @@ CONFIG_READERS: Final[Mapping[str, ConfigReader]] = {
     "gemma4": ConfigReader(gemma4.read_multimodal, gemma4.IGNORED_MULTIMODAL),
     "gemma4_unified_text": ConfigReader(gemma4.read_unified_text, gemma4.IGNORED_TEXT),
     "gemma4_unified": ConfigReader(gemma4.read_unified_multimodal, gemma4.IGNORED_MULTIMODAL),
-    "gemma4_assistant": ConfigReader(drafter.read, drafter.IGNORED),
-    "gemma4_unified_assistant": ConfigReader(drafter.read_unified, drafter.IGNORED),
+    "gemma4_assistant": ConfigReader(drafter.read, drafter.IGNORED, can_answer=False),
+    "gemma4_unified_assistant": ConfigReader(drafter.read_unified, drafter.IGNORED, can_answer=False),
 }
 
 
@@ -56,7 +58,8 @@ def read_config(
         raise probe.missing("model_type")
     reader = CONFIG_READERS.get(model_type)
     if reader is None:
-        raise refuse_type(source, "model_type", model_type, CONFIG_READERS)
+        can_answer = [name for name, known in CONFIG_READERS.items() if known.can_answer]
+        raise refuse_type(source, "model_type", model_type, can_answer)
     top = KeyReader(config, source=source, ignored=reader.ignored | {"model_type"})
     refuse_quantization(top)
     refuse_changed_library_keys(top)

@@ -1,60 +1,142 @@
-"""Models that are recognized and refused by name, each with a reason and a way out.
+"""Models that are recognized and refused by name, as data: each with a reason and a way out.
 
-Refuses to know how any supported model is read.
+Refuses to know how any supported model is read. docs/compatibility.md is written from these tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from gemwright.errors import UnsupportedError
 from gemwright.spec.families.keys import KeyReader, shown
 
 _DECODERS = "use a Gemma 2, Gemma 3 or Gemma 4 model"
+_TRANSFORMERS = "use transformers for it"
+_EMBEDDINGS = "use an embedding server such as sentence-transformers"
+_UNQUANTIZED = "use the unquantized checkpoint or a GGUF file of the same model"
 
-_BY_TYPE: Final[tuple[tuple[str, str, str], ...]] = (
-    # (text in the lower-case type, the model's name, remedy); the first that fits counts.
-    ("diffusion", "DiffusionGemma (text by block diffusion)", "use google/gemma-4-26B-A4B-it, which has the same body"),
-    ("embedding", "EmbeddingGemma (embeddings, no text)", "use an embedding server such as sentence-transformers"),
-    ("paligemma", "PaliGemma (a prefix attends in both directions)", "use a Gemma 3 or Gemma 4 multimodal model"),
-    ("t5gemma", "T5Gemma (an encoder and a decoder)", _DECODERS),
-    ("recurrent", "RecurrentGemma (a recurrent state instead of a cache)", _DECODERS),
-    ("shieldgemma2", "ShieldGemma 2 (an image classifier)", "use transformers for it"),
-    ("vaultgemma", "VaultGemma", _DECODERS),
-    ("gemma3n", "Gemma 3n", "use google/gemma-4-E2B-it or google/gemma-4-E4B-it, its successors"),
-)
 
-_BY_EXACT_TYPE: Final[dict[str, tuple[str, str]]] = {
-    "gemma": ("Gemma 1", "use google/gemma-2-2b-it or a later Gemma"),
-    "clip": (
-        "this is the vision part of a model (an mmproj file), not a language model",
+@dataclass(frozen=True, slots=True)
+class RefusedModel:
+    """A model that is known by what config.json calls its model_type, or GGUF its architecture."""
+
+    name: str
+    types: tuple[str, ...]
+    """The types as they are published."""
+    part: str | None
+    """Text that a type of this model holds in any spelling ("-" read as "_"); None: `types` alone."""
+    reason: str
+    remedy: str
+    is_whole: bool = True
+    """False for a file that is a part of a model."""
+
+    def problem(self) -> str:
+        """Return what is wrong, in words."""
+        if not self.is_whole:
+            return f"this is {self.name}, {self.reason}"
+        return f"{self.name} ({self.reason}) is not supported" if self.reason else f"{self.name} is not supported"
+
+
+REFUSED_MODELS: Final = (
+    RefusedModel("Gemma 1", ("gemma",), None, "", "use google/gemma-2-2b-it or a later Gemma"),
+    RefusedModel(
+        "the vision part of a model (an mmproj file)",
+        ("clip",),
+        None,
+        "not a language model",
         "give the model's other GGUF file",
+        is_whole=False,
     ),
-    "gemma4-assistant": (
-        "a Gemma 4 drafter in a GGUF file (the format drops its ordered embeddings)",
+    RefusedModel(
+        "a Gemma 4 drafter in a GGUF file",
+        ("gemma4-assistant",),
+        None,
+        "the format drops its ordered embeddings",
         "use the safetensors drafter, such as google/gemma-4-E2B-it-assistant",
     ),
-}
+    RefusedModel(
+        "DiffusionGemma",
+        ("diffusion_gemma",),
+        "diffusion",
+        "text by block diffusion",
+        "use google/gemma-4-26B-A4B-it, which has the same body",
+    ),
+    RefusedModel("EmbeddingGemma", ("gemma-embedding",), "embedding", "embeddings, no text", _EMBEDDINGS),
+    RefusedModel(
+        "PaliGemma",
+        ("paligemma",),
+        "paligemma",
+        "a prefix attends in both directions",
+        "use a Gemma 3 or Gemma 4 multimodal model",
+    ),
+    RefusedModel("T5Gemma", ("t5gemma", "t5gemma2"), "t5gemma", "an encoder and a decoder", _DECODERS),
+    RefusedModel(
+        "RecurrentGemma", ("recurrent_gemma",), "recurrent", "a recurrent state instead of a cache", _DECODERS
+    ),
+    RefusedModel("ShieldGemma 2", ("shieldgemma2",), "shieldgemma2", "an image classifier", _TRANSFORMERS),
+    RefusedModel("VaultGemma", ("vaultgemma",), "vaultgemma", "", _DECODERS),
+    RefusedModel(
+        "Gemma 3n",
+        ("gemma3n", "gemma3n_text"),
+        "gemma3n",
+        "",
+        "use google/gemma-4-E2B-it or google/gemma-4-E4B-it, its successors",
+    ),
+)
+"""Of those with a `part` the first that fits counts; exact types go before parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedClass:
+    """A class in `architectures` that is no language model, known by a part of its name."""
+
+    part: str
+    problem: str
+    remedy: str
+
+
+_CLASSIFIER = "names a classifier, whose head Gemwright does not have"
+REFUSED_CLASSES: Final = (
+    RefusedClass("Gemma3TextModel", "names EmbeddingGemma, which gives embeddings and no text", _EMBEDDINGS),
+    RefusedClass("ShieldGemma2", "names ShieldGemma 2, an image classifier", _TRANSFORMERS),
+    RefusedClass("Classification", _CLASSIFIER, _TRANSFORMERS),
+    RefusedClass("Regression", _CLASSIFIER, _TRANSFORMERS),
+    RefusedClass("Reward", _CLASSIFIER, _TRANSFORMERS),
+)
+
+QUANTIZATION_SECTIONS: Final = ("quantization_config", "compression_config", "quantization")
+"""The keys under which a config says that its safetensors are quantized; the last is what MLX writes."""
 
 
 def refuse_type(source: str, key: str, model_type: str, supported: Iterable[str]) -> UnsupportedError:
     """Return the error for a model type that has no reader; the caller raises it.
 
-    `key` is the name of the key that holds it, `supported` the types that have a reader.
+    `key` is the name of the key that holds it, `supported` the types that can be run.
     """
-    lowered = model_type.lower()
-    what, remedy = _BY_EXACT_TYPE.get(lowered, ("", ""))
-    if not what:
-        for part, name, way_out in _BY_TYPE:
-            if part in lowered.replace("-", "_"):
-                what, remedy = name, way_out
-                break
-    if not what:
+    model = _known(model_type.lower())
+    if model is None:
         what, remedy = "a model type that is not known", f"supported: {', '.join(sorted(supported))}"
-    elif not what.startswith("this is"):
-        what += " is not supported"
+    else:
+        what, remedy = model.problem(), model.remedy
     return UnsupportedError(f"{source}: {what}", value=f"{key} {shown(model_type)}", remedy=remedy)
+
+
+def _known(lowered: str) -> RefusedModel | None:
+    exact = (model for model in REFUSED_MODELS if lowered in model.types)
+    spelled = lowered.replace("-", "_")
+    similar = (model for model in REFUSED_MODELS if model.part is not None and model.part in spelled)
+    return next(exact, None) or next(similar, None)
+
+
+def refuse_drafter(name: str) -> UnsupportedError:
+    """Return the error for a drafter that is asked to answer; the caller raises it. `name` is the model's."""
+    return UnsupportedError(
+        "this is a drafter: it predicts tokens for a larger Gemma and cannot answer alone",
+        value=name,
+        remedy="run the model it drafts for",
+    )
 
 
 def check_architectures(top: KeyReader, allowed: frozenset[str]) -> None:
@@ -66,15 +148,9 @@ def check_architectures(top: KeyReader, allowed: frozenset[str]) -> None:
         if isinstance(name, str) and name in allowed:
             continue
         text = name if isinstance(name, str) else ""
-        if text == "Gemma3TextModel":
-            problem = "names EmbeddingGemma, which gives embeddings and no text"
-            remedy = "use an embedding server such as sentence-transformers"
-        elif text.startswith("ShieldGemma2"):
-            problem, remedy = "names ShieldGemma 2, an image classifier", "use transformers for it"
-        elif "Classification" in text or "Regression" in text or "Reward" in text:
-            problem, remedy = "names a classifier, whose head Gemwright does not have", "use transformers for it"
-        else:
-            problem, remedy = "names a class that is not known", _DECODERS
+        found = next((entry for entry in REFUSED_CLASSES if entry.part in text), None)
+        problem = "names a class that is not known" if found is None else found.problem
+        remedy = _DECODERS if found is None else found.remedy
         raise top.refusal("architectures", problem, value=shown(name), limit=", ".join(sorted(allowed)), remedy=remedy)
 
 
@@ -83,7 +159,7 @@ def refuse_quantization(keys: KeyReader) -> None:
 
     Raises UnsupportedError. `quantization` without a method is what MLX writes.
     """
-    for name in ("quantization_config", "compression_config", "quantization"):
+    for name in QUANTIZATION_SECTIONS:
         section = keys.raw(name)
         if section is None:
             continue
@@ -94,5 +170,5 @@ def refuse_quantization(keys: KeyReader) -> None:
             f"{keys.source}: {keys.path}{name}: quantized safetensors checkpoints are not supported yet",
             value=f"quant_method {shown(method)}",
             limit="float32, bfloat16 or float16 safetensors, or GGUF",
-            remedy="use the unquantized checkpoint or a GGUF file of the same model",
+            remedy=_UNQUANTIZED,
         )
