@@ -54,7 +54,9 @@ class LLM:
             offline=offline,
             allow_unknown_config_keys=config.allow_unknown_config_keys,
         )
-        checkpoint = open_checkpoint(path, allow_unknown_config_keys=config.allow_unknown_config_keys)
+        checkpoint = open_checkpoint(
+            path, allow_unknown_config_keys=config.allow_unknown_config_keys, must_answer=True
+        )
         self.model = path.name if model is None else str(model)
         self.spec = checkpoint.spec
         self.generation_config = checkpoint.generation_config
