@@ -26,7 +26,7 @@ def parse(family: str) -> None:
     counts as "stop") and "context" with "prompt_tail" (does the prompt end inside a thought?) and "tools" (their
     schemas decide types). Other fields are passed over.
 
-    A line out holds "id", "reasoning_content", "content", "tool_calls", "finish_reason", "unfinished_call", "warnings"
+    A line out holds "id", "reasoning_content", "content", "tool_calls", "finish_reason", "unfinished_calls", "warnings"
     and "events". An event names the chunk that made it certain; those of the end have the number after the last.
 
     A line that cannot be read is answered with its "error" and the others go on; the exit code is then 2.

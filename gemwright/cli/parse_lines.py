@@ -142,14 +142,14 @@ def _write(line_id: Any, output: ParsedOutput, events: list[dict[str, Any]]) -> 
     calls = ",".join(
         f'{{"name":{compact_json(call.name)},"arguments":{_arguments(call)}}}' for call in output.tool_calls
     )
-    cut = output.unfinished_call
+    cut = [{"name": call.name, "text": call.text} for call in output.unfinished_calls]
     fields = {
         "id": compact_json(line_id),
         "reasoning_content": compact_json(output.reasoning_content),
         "content": compact_json(output.content),
         "tool_calls": f"[{calls}]",
         "finish_reason": compact_json(output.finish_reason),
-        "unfinished_call": compact_json(cut and {"name": cut.name, "arguments_text": cut.arguments_text}),
+        "unfinished_calls": compact_json(cut),
         "warnings": compact_json(list(output.warnings)),
         "events": compact_json(events),
     }

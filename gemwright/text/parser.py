@@ -120,7 +120,7 @@ class OutputParser:
         """End the output with the engine's reason; return what was held back, and the finish. Then nothing comes.
 
         `stop` becomes `tool_calls` where a call is complete. A call that is not is never given as one: with `stop` its
-        text is shown if none of it has been given out, otherwise it is `output.unfinished_call`.
+        text is shown if none of it has been given out, otherwise it is in `output.unfinished_calls`.
         """
         if self._out.finish_reason is not None:
             return []

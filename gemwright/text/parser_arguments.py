@@ -112,7 +112,7 @@ class ArgumentReader:
             self.rest.append(Piece(QUOTE, is_word=True, is_certain=is_certain))
 
     def feed_word(self, word: Piece) -> None:
-        """Take another control word as data."""
+        """Take another control word: data of a string, and left out elsewhere."""
         if self._mark is not None:
             self._resolve_mark(closes=False)
         if self._at is _At.DONE:
@@ -120,7 +120,7 @@ class ArgumentReader:
         elif self._at is _At.STRING:
             self._string.word(word)
         else:
-            self.feed_text(word.text)
+            self._tree.warn(f"{word.text[:40]} out of place was left out")
 
     def suspend(self, word: Piece) -> None:
         """Take the call's closing word inside a string."""

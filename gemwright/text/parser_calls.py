@@ -51,7 +51,7 @@ class CallReader:
         self._name = ""
         self._reader = ArgumentReader("{", ANYWHERE, hold=hold)
         self._raw: list[str] = []
-        """The call's text, as long as nothing of it has been given out."""
+        """The call's text as the model wrote it."""
         self._index: int | None = None
         self._given: list[str] = []
         self._num_returns = 0
@@ -164,18 +164,18 @@ class CallReader:
                 self._out.warn("what is no call is shown as text")
             self._out.answer(text)
         else:
-            self._cut_off(UnfinishedCall(text.strip(), ""))
+            self._cut_off(UnfinishedCall(text.strip().removeprefix("call:"), text))
 
     def _cut_off(self, call: UnfinishedCall) -> None:
         self._out.warn("a call was cut")
-        self._out.unfinished = call
+        self._out.unfinished.append(call)
 
     # In the arguments
 
     def _text_in_arguments(self, text: str) -> None:
         for start in range(0, len(text), _SLICE):  # so that cutting off what has been read is cheap
             part = text[start : start + _SLICE]
-            self._keep_raw(part)
+            self._raw.append(part)
             self._reader.feed_text(part)
             if self._give_out():
                 self._rest = [*self._reader.rest, Piece(text[start + _SLICE :])]
@@ -184,7 +184,7 @@ class CallReader:
     def _word_in_arguments(self, act: Act, word: Piece) -> None:
         reader = self._reader
         if act is Act.QUOTE:
-            self._keep_raw('"')
+            self._raw.append('"')
             reader.feed_quote(is_certain=word.is_certain)
         elif act is Act.DATA:
             reader.feed_word(word)
@@ -198,10 +198,6 @@ class CallReader:
             reader.feed_word(word)
         if self._give_out():
             self._rest = list(reader.rest)
-
-    def _keep_raw(self, text: str) -> None:
-        if self._index is None:
-            self._raw.append(text)
 
     def _end(self, *, is_closed: bool, reason: str = "stop") -> None:
         """End the arguments: the call is complete, or shown as text, or cut off."""
@@ -221,7 +217,7 @@ class CallReader:
             self._out.warn("a call without end is shown as text")
             self._out.answer("".join(self._raw))
         else:
-            self._cut_off(UnfinishedCall(self._name, self._reader.writer.text))
+            self._cut_off(UnfinishedCall(self._name, "".join(self._raw)))
 
     def _give_out(self) -> bool:
         """Give out what has become certain of the arguments; returns whether the call is complete."""
@@ -229,7 +225,6 @@ class CallReader:
         if text:
             if self._index is None:
                 self._index = self._out.begin_call(self._name)
-                self._raw = []
             self._given.append(text)
             self._out.add_arguments(self._index, text)
         if not self._reader.is_done or self._index is None:

@@ -62,10 +62,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedCall:
-    """A call that was cut: no call to carry out. `arguments_text` is the beginning of its arguments' JSON."""
+    """A call that was cut: no call to carry out. `text` is what the model wrote of it, string marks as `"`."""
 
     name: str
-    arguments_text: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +79,5 @@ class ParsedOutput:
     content: str | None
     tool_calls: tuple[ToolCall, ...]
     finish_reason: str | None
-    unfinished_call: UnfinishedCall | None
+    unfinished_calls: tuple[UnfinishedCall, ...]
     warnings: tuple[str, ...]

@@ -108,24 +108,8 @@ class JsonWriter:
         self._open: list[_Container] = []
         self._string_start: int | None = None
         self._ready: list[str] = []
-        self._given: list[str] = []
         self.has_late_duplicate = False
         self.num_replaced = 0
-
-    @property
-    def depth(self) -> int:
-        """How many containers are open."""
-        return len(self._open)
-
-    @property
-    def has_given(self) -> bool:
-        """Whether any text has been given out."""
-        return bool(self._given)
-
-    @property
-    def text(self) -> str:
-        """All text so far, what is held back included."""
-        return "".join([*self._given, *self._ready, *self._written(self._pending, is_final=False)])
 
     def take(self) -> str:
         """Return the text that has become final since the last call."""
@@ -133,7 +117,6 @@ class JsonWriter:
             return ""
         text = "".join(self._ready)
         self._ready.clear()
-        self._given.append(text)
         return text
 
     def open(self, opener: str) -> None:
@@ -210,24 +193,15 @@ class JsonWriter:
             container.current = None
 
     def _flush(self) -> None:
-        self._ready.extend(self._written(self._pending, is_final=True))
-        self._base += len(self._pending)
-        self._pending.clear()
-        self._pending_length = 0
-
-    @staticmethod
-    def _written(pieces: list[tuple[_Container | None, str] | None], *, is_final: bool) -> list[str]:
-        texts: list[str] = []
-        begun: set[int] = set()
-        for piece in pieces:
+        for piece in self._pending:
             if piece is None:
                 continue
             container, text = piece
             if container is not None:
-                if container.has_members or id(container) in begun:
-                    texts.append(",")
-                begun.add(id(container))
-                if is_final:
-                    container.has_members = True
-            texts.append(text)
-        return texts
+                if container.has_members:
+                    self._ready.append(",")
+                container.has_members = True
+            self._ready.append(text)
+        self._base += len(self._pending)
+        self._pending.clear()
+        self._pending_length = 0

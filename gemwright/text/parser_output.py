@@ -19,7 +19,7 @@ class OutputBuilder:
     def __init__(self, stop: Sequence[str], text_call_tools: Mapping[str, Place] | None) -> None:
         self.stops = StopFilter([text for text in stop if text])
         self.warnings: dict[str, None] = {}
-        self.unfinished: UnfinishedCall | None = None
+        self.unfinished: list[UnfinishedCall] = []
         self.finish_reason: str | None = None
         self.calls: list[ToolCall] = []
         self._text_calls = TextCalls(text_call_tools) if text_call_tools else None
@@ -39,7 +39,7 @@ class OutputBuilder:
             content="".join(self._content) or None,
             tool_calls=tuple(self.calls),
             finish_reason=self.finish_reason,
-            unfinished_call=self.unfinished,
+            unfinished_calls=tuple(self.unfinished),
             warnings=tuple(self.warnings),
         )
 

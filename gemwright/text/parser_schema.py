@@ -179,6 +179,8 @@ def bare_to_json(text: str, types: Types, *, loose: bool = False) -> str:
     literal = literal_of(text, loose=loose)
     if types is None:
         return literal[1] if literal is not None else quote(text)
+    if literal is not None and literal[0] == "null" and text != "null":
+        return literal[1]  # Python's None
     wanted = literal_of(text, loose=True)
     if wanted is not None and _fits(wanted[0], types):
         return wanted[1]

@@ -96,7 +96,7 @@ def _keep_to_schema(value: Any, place: Place) -> Any:
         return {key: _keep_to_schema(item, place.member(key)) for key, item in value.items()}
     if isinstance(value, list):
         return [_keep_to_schema(item, place.element(index)) for index, item in enumerate(value)]
-    if isinstance(value, str) or place.types is None:
+    if value is None or isinstance(value, str) or place.types is None:
         return value
     return json.loads(bare_to_json(compact_json(value), place.types))
 

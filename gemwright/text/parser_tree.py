@@ -67,11 +67,11 @@ class ArgumentTree:
         return character == ")" and self._frames[0].closer == ")"
 
     def take_braces(self) -> bool:
-        """Take `{` right behind the first parenthesis, name({...}), as the arguments' own; False elsewhere."""
-        frame = self._frames[-1]
-        if frame.closer != ")" or frame.count:
+        """Take `{` right behind the first bracket, name({...}) or name{{...}}, for the arguments' own; else False."""
+        if len(self._frames) > 1 or self._frames[0].count:
             return False
-        frame.closer = "}"
+        self.warn("a bracket was doubled")
+        self._frames[0].closer = "}"
         return True
 
     def open(self, opener: str) -> None:

@@ -14,6 +14,7 @@ QUOTE = '<|"|>'
 CALL_OPEN = "<|tool_call>"
 CALL_CLOSE = "<tool_call|>"
 
+_MAX_INTEGER = 10**1000
 _PLAIN_KEY = re.compile(r"[^\s:,=(){}\[\]\"'<]+(?: +[^\s:,=(){}\[\]\"'<]+)*")
 
 
@@ -93,6 +94,10 @@ def _scalar(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return _quoted(value)
-    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-        return repr(value)
-    raise RequestError("a value of a tool's arguments", value=repr(value)[:80], limit="what JSON can hold")
+    if isinstance(value, int) and abs(value) < _MAX_INTEGER:
+        return repr(int(value))
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(float(value))
+    raise RequestError(
+        "a value of a tool's arguments", value=type(value).__name__, limit="what JSON can hold, of at most 1,000 digits"
+    )
