@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import secrets
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from gemwright.config import EngineConfig
+from gemwright.engine.chat_answer import ChatAnswer
 from gemwright.engine.core import EngineCore, EngineLimits
 from gemwright.engine.pieces import Piece, PieceCutter
 from gemwright.engine.request import Request, SamplingParams
 from gemwright.engine.result import Choice, Completion, Memory, Timing, Usage
 from gemwright.engine.start import start_engine
-from gemwright.errors import CheckpointError, RequestError
+from gemwright.errors import CheckpointError, RequestError, UnsupportedError
 from gemwright.loading.checkpoint import open_checkpoint
 from gemwright.loading.default_model import cache_folder
 from gemwright.loading.resolve import resolve_model
 from gemwright.memory.machine import process_bytes
 from gemwright.models.weights import Progress
+from gemwright.text.constraint import tool_constraint
 from gemwright.text.detokenizer import Detokenizer
 from gemwright.text.grammar import ConstraintCompiler
+from gemwright.text.template import ChatTemplate, RenderedPrompt, load_template
 from gemwright.text.tokenizer import load_tokenizer
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | RenderedPrompt
+"""Text, token ids used as given, or a rendered chat."""
 
 
 class LLM:
     """A loaded model.
 
     `model` is a model of the hub, a folder with config.json and safetensors, or a .gguf file; None is the default
-    model. What is not in the hub's local cache is fetched, unless `offline`. Engine options are the fields of
-    EngineConfig.
+    model. What is not in the hub's local cache is fetched, unless `offline`. `chat_template` goes before the model's
+    own: a name of text.template.BUILT_IN, or a file. Engine options are the fields of EngineConfig.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class LLM:
         *,
         revision: str | None = None,
         offline: bool = False,
+        chat_template: str | None = None,
         progress: Progress | None = None,
         **engine_options: Any,
     ) -> None:
@@ -54,9 +61,7 @@ class LLM:
             offline=offline,
             allow_unknown_config_keys=config.allow_unknown_config_keys,
         )
-        checkpoint = open_checkpoint(
-            path, allow_unknown_config_keys=config.allow_unknown_config_keys, must_answer=True
-        )
+        checkpoint = open_checkpoint(path, allow_unknown_config_keys=config.allow_unknown_config_keys, must_answer=True)
         self.model = path.name if model is None else str(model)
         self.spec = checkpoint.spec
         self.generation_config = checkpoint.generation_config
@@ -66,6 +71,17 @@ class LLM:
             checkpoint.folder, gguf_metadata=checkpoint.gguf_metadata, cache_dir=cache_folder() / "tokenizers"
         )
         self.tokenizer = tokenizer
+        self._load_template = functools.partial(
+            load_template,
+            folder=checkpoint.folder,
+            gguf_metadata=checkpoint.gguf_metadata,
+            name=path.name if path.is_file() else self.model,
+            stop_ids=eos_token_ids,
+            is_large=self.spec.per_layer_inputs is None,
+            chosen=chat_template,
+        )
+        if chat_template is not None:
+            _ = self.chat_template  # refused now, if it is
         self.engine = start_engine(checkpoint, config, progress)
         self.core = EngineCore(
             self.engine.runner,
@@ -82,6 +98,55 @@ class LLM:
             None if tokenizer is None else ConstraintCompiler(tokenizer, self.spec.vocab_size, eos_token_ids),
         )
         self.load_seconds = time.perf_counter() - started_at
+
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """What renders chats; None for a base model and where there is no tokenizer. Raises as load_template does."""
+        return None if self.tokenizer is None else self._load_template(self.tokenizer)
+
+    def render_chat(self, messages: Any, **choices: Any) -> RenderedPrompt:
+        """Return the prompt of a conversation; arguments and errors are those of ChatTemplate.render.
+
+        Raises UnsupportedError for a base model, and for media, which this version cannot read.
+        """
+        template = self.chat_template
+        if template is None:
+            raise UnsupportedError(
+                "this is a base model: it continues texts and knows no turns",
+                value=self.model,
+                remedy="use an instruction-tuned model, or name a template with --chat-template",
+            )
+        prompt = template.render(messages, **choices)
+        if prompt.media:
+            raise UnsupportedError(
+                f"{prompt.media[0]} in a message", limit="text", remedy="leave it out: this version reads text only"
+            )
+        return prompt
+
+    def chat(
+        self,
+        messages: Any,
+        params: SamplingParams | None = None,
+        *,
+        tools: Any = None,
+        tool_choice: Any = "auto",
+        parallel_tool_calls: bool = True,
+        cache_salt: str | None = None,
+        **choices: Any,
+    ) -> Completion:
+        """Answer a conversation of OpenAI-style messages; the completion's `message` has thought, content and calls.
+
+        tools, tool_choice: as in the OpenAI interface ("none" leaves the tools out of the prompt). Further `choices`
+        are those of ChatTemplate.render: `enable_thinking`, `continue_final_message`, `template_kwargs`. Raises as
+        render_chat, and RequestError where the parameters ask for a second constraint beside the tools'.
+        """
+        prompt = self.render_chat(messages, tools=None if tool_choice == "none" else tools, **choices)
+        params = params or self.sampling_params()
+        constraint = tool_constraint(tools or (), tool_choice, parallel_tool_calls=parallel_tool_calls)
+        if constraint is not None:
+            params = replace(params, constraint=constraint)
+        (completion,) = self.generate(prompt, params, cache_salt=cache_salt)
+        return completion
 
     def sampling_params(self, **overrides: Any) -> SamplingParams:
         """Return the model's own sampling defaults with `overrides`; greedy where the model names none.
@@ -127,14 +192,16 @@ class LLM:
         (logits that are not finite), after the others are done.
         """
         params = params or self.sampling_params()
-        asked = [self.prompt_ids(prompt) for prompt in _as_list(prompts)]
-        for ids in asked:
-            self.core.check(ids, params)
+        asked = [
+            prompt if isinstance(prompt, RenderedPrompt) else self.prompt_ids(prompt) for prompt in _as_list(prompts)
+        ]
+        for prompt in asked:
+            self.core.check(self.prompt_ids(prompt), params)
         started_at = time.perf_counter()
         groups: list[list[Request]] = []
         try:
-            for ids in asked:
-                groups.append(self.add(ids, params, cache_salt=cache_salt))
+            for prompt in asked:
+                groups.append(self.add(prompt, params, cache_salt=cache_salt))
             while any(not request.is_done for group in groups for request in group):
                 self.core.step()
             _raise_errors(groups)
@@ -192,13 +259,33 @@ class LLM:
     def add(
         self, prompt: Prompt, params: SamplingParams, *, priority: int = 0, cache_salt: str | None = None
     ) -> list[Request]:
-        """Queue a prompt in the step loop and return its requests, one an answer. Raises as EngineCore.add does."""
+        """Queue a prompt in the step loop and return its requests, one an answer. Raises as EngineCore.add does.
+
+        A rendered chat is answered with events, and a constraint of `params` lets it think first if it may.
+        """
+        make_answer = None
+        if isinstance(prompt, RenderedPrompt):
+            params = params.with_thinking(prompt.thinking, prompt.opens_thought)
+            make_answer = functools.partial(self._chat_answer, prompt, params.stop)
         return self.core.add(
-            self.prompt_ids(prompt), params, draw_seed(params), priority=priority, cache_salt=cache_salt
+            self.prompt_ids(prompt),
+            params,
+            draw_seed(params),
+            priority=priority,
+            cache_salt=cache_salt,
+            make_answer=make_answer,
+        )
+
+    def _chat_answer(self, prompt: RenderedPrompt, stop: Sequence[str]) -> ChatAnswer:
+        assert self.tokenizer is not None  # it rendered the prompt
+        return ChatAnswer(
+            self.tokenizer, prompt.dialect, tools=prompt.tools, opens_thought=prompt.opens_thought, stop=stop
         )
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return a prompt's ids: text is encoded, ids are used as given."""
+        if isinstance(prompt, RenderedPrompt):
+            return list(prompt.token_ids)
         if isinstance(prompt, str):
             if not prompt:
                 raise RequestError("the prompt is empty", limit="at least one character", remedy="give a prompt")

@@ -85,6 +85,22 @@ class Tokenizer(ABC):
             )
         return [self.bos_token_id, *ids]
 
+    def encode_marked(self, text: str, mark: str) -> list[int]:
+        """Return the ids of a text that others have a share in: `mark`, a character that is not theirs, stands behind
+        each character of theirs that could begin a control word, so that none of theirs is one. Marks add nothing.
+        """
+        if mark not in text:
+            return self.encode(text)
+        ids: list[int] = []
+        for part in self._control_words.split(text):
+            ids += [part] if isinstance(part, int) else self.encode(part.replace(mark, ""), parse_special=False)
+        return ids
+
+    @property
+    def control_beginnings(self) -> frozenset[str]:
+        """The characters that control words begin with."""
+        return frozenset(word[0] for word in self.special_tokens if word)
+
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Return the text of `ids`: their bytes joined and read as UTF-8, each invalid byte as U+FFFD.
 
