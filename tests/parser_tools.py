@@ -40,8 +40,35 @@ TOOLS = [
 MARKS = {name: [*dialect.words] for name, dialect in DIALECTS.items()}
 FRAGMENTS = (
     *("call:f{", "call:g(", "f(", "{", "}", "[", "]", "(", ")", ",", ":", "=", '"', "'", "\\", "<", ">"),
-    *("thought\n", "model\n", "call:", "\n", " ", "a:", "n:5", "a:1,", "true", "null", "None", "-3.5e2", "007", "x", "é"),
-    *("```json\n", "```tool_code\n", "```", '{"name":"f","arguments":{', '"}}', 'f(a="x")', '"a": "b"', "STOP", "ST", "OP"),
+    *(
+        "thought\n",
+        "model\n",
+        "call:",
+        "\n",
+        " ",
+        "a:",
+        "n:5",
+        "a:1,",
+        "true",
+        "null",
+        "None",
+        "-3.5e2",
+        "007",
+        "x",
+        "é",
+    ),
+    *(
+        "```json\n",
+        "```tool_code\n",
+        "```",
+        '{"name":"f","arguments":{',
+        '"}}',
+        'f(a="x")',
+        '"a": "b"',
+        "STOP",
+        "ST",
+        "OP",
+    ),
     *('<|"|>', "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_call>call:f{", "}<tool_call|>"),
 )
 DIALECT_NAMES = st.sampled_from(sorted(DIALECTS))
@@ -109,13 +136,17 @@ def joined(events: Sequence[Event]) -> dict[str, Any]:
             assert event.text
             texts[event.type].append(event.text)
         elif event.type is EventType.TOOL_CALL:
-            assert event.index == len(calls) and event.name
+            assert event.index == len(calls)
+            assert event.name
             calls.append((event.name, []))
         elif event.type is EventType.ARGUMENTS:
-            assert event.index == len(calls) - 1 and event.index not in ended and event.text
+            assert event.index == len(calls) - 1
+            assert event.index not in ended
+            assert event.text
             calls[-1][1].append(event.text)
         else:
-            assert event.type is EventType.TOOL_CALL_END and event.index == len(calls) - 1
+            assert event.type is EventType.TOOL_CALL_END
+            assert event.index == len(calls) - 1
             ended.append(event.index)
     assert events[-1].type is EventType.FINISH
     return {

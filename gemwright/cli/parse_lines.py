@@ -80,13 +80,13 @@ def read_line(asked: Mapping[str, Any]) -> ParseLine:
     text = asked.get("text")
     if not isinstance(text, str):
         raise RequestError("text", value=repr(text)[:80], limit="a text, the model's output")
-    context = asked.get("context") or {}
+    context = {} if asked.get("context") is None else asked["context"]
     if not isinstance(context, dict):
         raise RequestError("context", value=repr(context)[:80], limit="an object")
-    prompt_tail = context.get("prompt_tail") or ""
+    prompt_tail = "" if context.get("prompt_tail") is None else context["prompt_tail"]
     if not isinstance(prompt_tail, str):
         raise RequestError("context.prompt_tail", value=repr(prompt_tail)[:80], limit="a text")
-    tools = context.get("tools") or []
+    tools = [] if context.get("tools") is None else context["tools"]
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise RequestError("context.tools", value=repr(tools)[:80], limit="a list of objects")
     reason = asked.get("finish_reason")

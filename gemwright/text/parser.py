@@ -79,12 +79,12 @@ class OutputParser:
 
     @property
     def may_stop(self) -> bool:
-        """Whether stop strings count; set it to False while a request has too few tokens to stop."""
-        return self._out.stops.is_on
+        """Whether stop strings count: set it to False while a request has too few tokens to stop."""
+        return self._out.may_stop
 
     @may_stop.setter
     def may_stop(self, is_on: bool) -> None:
-        self._out.stops.is_on = is_on
+        self._out.may_stop = is_on
 
     @property
     def is_in_thought(self) -> bool:

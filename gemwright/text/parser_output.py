@@ -18,6 +18,8 @@ class OutputBuilder:
 
     def __init__(self, stop: Sequence[str], text_call_tools: Mapping[str, Place] | None) -> None:
         self.stops = StopFilter([text for text in stop if text])
+        self.may_stop = True
+        """Whether a stop string that becomes complete ends the answer."""
         self.warnings: dict[str, None] = {}
         self.unfinished: list[UnfinishedCall] = []
         self.finish_reason: str | None = None
@@ -86,7 +88,7 @@ class OutputBuilder:
         if self._text_calls is not None:
             self._take_found(self._text_calls.push(text))
         else:
-            self._show(self.stops.push(text))
+            self._show(self.stops.push(text, may_stop=self.may_stop))
 
     def settle_answer(self) -> None:
         """Something else follows, or nothing: what may have begun a call or a stop string is text."""
@@ -99,7 +101,7 @@ class OutputBuilder:
             if self.stops.found is not None:
                 return
             if isinstance(item, str):
-                self._show(self.stops.push(item))
+                self._show(self.stops.push(item, may_stop=self.may_stop))
             else:
                 self._show(self.stops.flush())
                 for name, arguments in item:

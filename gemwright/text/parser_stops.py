@@ -17,8 +17,6 @@ class StopFilter:
         self._longest = max(map(len, self._stop), default=0)
         self._held = ""
         self.found: str | None = None
-        self.is_on = True
-        """Whether a stop string that becomes complete ends the text."""
 
     def push(self, text: str, *, may_stop: bool = True) -> str:
         """Take text; return what no stop string can begin in any more.
