@@ -6,7 +6,9 @@ import click
 
 from gemwright import __version__
 from gemwright.cli.batch import batch
+from gemwright.cli.chat import chat
 from gemwright.cli.completion import completion
+from gemwright.cli.doctor import doctor
 from gemwright.cli.list_models import list_models
 from gemwright.cli.parse import parse
 from gemwright.cli.pull import pull
@@ -40,6 +42,7 @@ def program() -> None:
 
 
 program.add_command(run)
+program.add_command(chat)
 program.add_command(batch)
 program.add_command(verify)
 program.add_command(parse)
@@ -47,4 +50,5 @@ program.add_command(pull)
 program.add_command(list_models)
 program.add_command(show)
 program.add_command(remove)
+program.add_command(doctor)
 program.add_command(completion)

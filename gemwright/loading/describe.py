@@ -50,6 +50,11 @@ class Description:
 def describe_path(path: Path, *, allow_unknown_config_keys: bool = False) -> Description:
     """Describe a model on this machine from headers and configs. Raises as `open_checkpoint`."""
     checkpoint = open_checkpoint(path, allow_unknown_config_keys=allow_unknown_config_keys)
+    return describe_checkpoint(checkpoint, path)
+
+
+def describe_checkpoint(checkpoint: Checkpoint, path: Path) -> Description:
+    """Describe a model that is open; `path` is where it was asked for."""
     folder, metadata = checkpoint.folder, checkpoint.gguf_metadata
     weights = {file.name: file.stat().st_size for file in checkpoint.files.paths}
     if metadata is None:

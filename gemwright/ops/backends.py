@@ -15,6 +15,9 @@ from gemwright.ops.processor import read_processor
 
 AUTO: Final = "auto"
 
+MKL_STRICT: Final = ("MKL_CBWR", "AUTO,STRICT")
+"""The variable, and its value, that makes a row of MKL's float32 products independent of rows and threads beside it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
@@ -79,10 +82,11 @@ def judge_backends(
         index for index, (fits, obstacle) in enumerate(zip(asked, obstacles, strict=True)) if fits and obstacle is None
     )
     chosen = next(able, None)
-    return tuple(
-        Judged(backend, *(obstacle or (None, None)), is_chosen=index == chosen)
-        for index, (backend, obstacle) in enumerate(zip(backends, obstacles, strict=True))
-    )
+    found = []
+    for index, (backend, obstacle) in enumerate(zip(backends, obstacles, strict=True)):
+        why, remedy = obstacle or (None, None)
+        found.append(Judged(backend, why, remedy, is_chosen=index == chosen))
+    return tuple(found)
 
 
 def choose_backend(kernels: str, device: str, backends: Sequence[Backend] = BACKENDS) -> Backend:

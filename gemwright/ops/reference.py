@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from gemwright.ops.backends import MKL_STRICT
+
 # MKL reads this at its first product: it makes a float32 product's row independent of the number of rows and threads.
-os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+os.environ.setdefault(*MKL_STRICT)
 
 import numpy as np
 import torch
