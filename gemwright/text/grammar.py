@@ -11,14 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from gemwright.errors import RequestError, UnsupportedError
 from gemwright.text.call_grammar import one_call
 from gemwright.text.constraint import Constraint, ConstraintKind, ToolSchema
+from gemwright.text.free_text import FreeText
 from gemwright.text.gbnf import lark_grammar
 from gemwright.text.json_schema import prepare, refusal
-from gemwright.text.matcher import NO_STOP_ID, SMALLER, Mask, Matcher, Program, engine_message, mask_words
+from gemwright.text.matcher import NO_STOP_ID, SMALLER, Matcher, Program, engine_message, mask_words
 from gemwright.text.string_patterns import lark_regex
 from gemwright.text.tokenizer import Tokenizer
 from gemwright.text.tool_syntax import CALL_CLOSE, CALL_OPEN, QUOTE
@@ -27,6 +26,11 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 THOUGHT_OPEN, THOUGHT_CLOSE, THOUGHT_LABEL = "<|channel>", "<channel|>", "thought\n"
+MARKS = (
+    *(THOUGHT_OPEN, THOUGHT_CLOSE, CALL_OPEN, CALL_CLOSE),
+    *("<|tool_response>", "<tool_response|>", "<|turn>", "<turn|>", "<start_of_turn>", "<end_of_turn>"),
+)
+"""Control words that are never spelled letter by letter in free text."""
 
 WHITESPACE = r" |\n {0,20}"
 """What may stand between two tokens of JSON, once: a space, or a line break and its indentation. So no answer is lost
@@ -56,7 +60,7 @@ class ConstraintCompiler:
         self.stop_token_ids = tuple(sorted({token_id for token_id in stop_token_ids if token_id < vocab_size}))
         self._lock = threading.RLock()
         self._tokens: LLTokenizer | None = None
-        self._text: Mask | None = None
+        self._text: FreeText | None = None
         self._programs: OrderedDict[Constraint, Program] = OrderedDict()
 
     def check(self, constraint: Constraint) -> None:
@@ -102,7 +106,7 @@ class ConstraintCompiler:
             constraint,
             answer,
             call,
-            self._text_mask(),
+            self._free_text(),
             self.stop_token_ids,
             ids[THOUGHT_OPEN],
             ids[THOUGHT_CLOSE],
@@ -133,14 +137,10 @@ class ConstraintCompiler:
         token_id = self.tokenizer.special_tokens.get(word)
         return token_id if token_id is not None and token_id < self.vocab_size else None
 
-    def _text_mask(self) -> Mask:
-        """Return the tokens of free text: all but control tokens, stop ids and those that add nothing."""
+    def _free_text(self) -> FreeText:
         if self._text is None:
-            ids = range(min(self.tokenizer.vocab_size, self.vocab_size))
-            plain = [i for i in ids if not self.tokenizer.is_special(i) and self.tokenizer.token_bytes(i)]
-            self._text = np.zeros(self.vocab_size, dtype=np.bool_)
-            self._text[plain] = True
-            self._text[list(self.stop_token_ids)] = False
+            words = [word for word in MARKS if word in self.tokenizer.special_tokens]
+            self._text = FreeText(self.tokenizer, self.vocab_size, words, self.stop_token_ids)
         return self._text
 
     def _answer(self, constraint: Constraint) -> LLMatcher:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gemwright.errors import RequestError
 from gemwright.text.constraint import Constraint
+from gemwright.text.free_text import FreeText, Mask
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -24,21 +25,19 @@ SMALLER = "make it smaller: fewer repetitions and alternatives, lower bounds"
 NO_STOP_ID = 0
 """Told to llguidance as the stop id of a model that names none."""
 
-Mask = NDArray[np.bool_]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """A compiled constraint: the grammar of the answer or that of one call, as they were made, to be copied for each
     answer; and what the model's vocabulary gives.
 
-    thought_label: the ids of the word that a thought begins with. text_mask: the tokens of free text.
+    thought_label: the ids of the word that a thought begins with.
     """
 
     constraint: Constraint
     answer: LLMatcher | None
     call: LLMatcher | None
-    text_mask: Mask
+    free_text: FreeText
     stop_token_ids: tuple[int, ...]
     thought_open: int | None
     thought_close: int | None
@@ -68,7 +67,10 @@ class Matcher:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._constraint = program.constraint
-        self._words = mask_words(len(program.text_mask))
+        self._vocab_size = len(program.free_text.mask)
+        self._words = mask_words(self._vocab_size)
+        self._tail = b""
+        """The end of the free text so far."""
         self._label: list[int] = []
         self._num_calls = 0
         self._is_first = not self._constraint.opens_thought
@@ -92,9 +94,9 @@ class Matcher:
         if self._phase is _Phase.LABEL:
             return self._only(self._label[:1])
         if self._phase is _Phase.THOUGHT:
-            return _with(self._program.text_mask, self._program.thought_close)
+            return _with(self._program.free_text.mask_after(self._tail), self._program.thought_close)
         if self._phase is _Phase.TEXT:
-            return _with(self._program.text_mask, call, thought, *stops)
+            return _with(self._program.free_text.mask_after(self._tail), call, thought, *stops)
         if self._phase is _Phase.BETWEEN:
             return _with(self._only(stops), call)
         return _with(self._grammar_mask(), thought)
@@ -106,6 +108,7 @@ class Matcher:
             self._label.pop(0)
             self._phase = _Phase.LABEL if self._label else _Phase.THOUGHT
         elif self._phase is _Phase.THOUGHT:
+            self._note_text(token_id)
             if token_id == self._program.thought_close:
                 self._begin()
         elif may_think and token_id == self._program.thought_open:
@@ -120,6 +123,14 @@ class Matcher:
             if self._grammar is not None and self._grammar.is_accepting():
                 self._num_calls += 1
                 self._phase = _Phase.BETWEEN if self._constraint.must_call else _Phase.TEXT
+        else:
+            self._note_text(token_id)
+
+    def _note_text(self, token_id: int) -> None:
+        """Keep the end of the text; control words between two texts keep them apart."""
+        free_text = self._program.free_text
+        piece = free_text.piece(token_id)
+        self._tail = (self._tail + piece)[-free_text.tail_bytes :] if piece else b""
 
     @property
     def _may_think(self) -> bool:
@@ -154,14 +165,14 @@ class Matcher:
         self._grammar.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
         if self._grammar.is_error():
             raise self._failure()
-        bits = np.unpackbits(self._words.view(np.uint8), bitorder="little", count=len(self._program.text_mask))
+        bits = np.unpackbits(self._words.view(np.uint8), bitorder="little", count=self._vocab_size)
         if not self._program.stop_token_ids:
             bits[NO_STOP_ID] = 0
         mask: Mask = bits.view(np.bool_)
         return mask
 
     def _only(self, token_ids: Iterable[int]) -> Mask:
-        mask = np.zeros(len(self._program.text_mask), dtype=np.bool_)
+        mask = np.zeros(self._vocab_size, dtype=np.bool_)
         mask[list(token_ids)] = True
         return mask
 

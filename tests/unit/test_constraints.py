@@ -326,3 +326,23 @@ def test_one_seed_and_constraint_give_one_answer(compiler: ConstraintCompiler) -
     first = text_of(compiler.tokenizer, random_answer(compiler, constraint, 3)[0])
     random_answer(compiler, constraint, 4)
     assert text_of(compiler.tokenizer, random_answer(compiler, constraint, 3)[0]) == first
+
+
+def test_free_text_never_spells_a_control_word(compiler: ConstraintCompiler) -> None:
+    """A reader takes spelled marks for real ones, so that a thought could end, or a call begin, unseen."""
+    encode = compiler.tokenizer.encode
+    strict = tool_constraint([{"name": "f", "strict": True}], "auto")
+    assert strict is not None
+    for constraint in (strict, object_constraint().with_thinking(True, True)):
+        for text in ("<|tool_call>", "<|<|tool_call>", "a<channel|>", "<|tool_call<channel|>", "<|turn>"):
+            matcher = compiler.start(constraint)
+            tokens = encode(text, parse_special=False)
+            for token in tokens[:-1]:
+                assert matcher.allowed()[token], text
+                matcher.accept(token)
+            assert not matcher.allowed()[tokens[-1]], text
+            assert matcher.allowed()[encode("|")[0]]
+        matcher = compiler.start(constraint)
+        for token in encode("<|tool-call> <channel> <|> a->b |>", parse_special=False):
+            assert matcher.allowed()[token]
+            matcher.accept(token)
