@@ -45,11 +45,12 @@ GEMMA3_TEMPLATE = """\
 FILES = {
     "notes.txt": "Gemwright runs Gemma models.\n",
     "in.jsonl": '{"id": "1", "prompt": "The capital of France is"}\n',
+    "cases.jsonl": '{"id": "1", "text": "<|channel>thought\\nEasy.<channel|>Blue."}\n',
     "schema.json": '{"type": "object", "properties": {"large": {"type": "boolean"}}, "required": ["large"]}\n',
 }
 
 # What a reader types into a program that reads the terminal, by the beginning of the command.
-TYPED: dict[str, str] = {}
+TYPED = {"gemwright chat": "Hello\n/help\n"}
 
 
 @dataclass(frozen=True)

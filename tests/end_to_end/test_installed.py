@@ -121,12 +121,20 @@ def test_every_verb_of_the_base_package_has_its_help(base: Environment, verb: st
 
 
 @pytest.mark.parametrize(
-    "words", [["--version"], ["completion", "bash"], ["list"], ["list", "--json"], ["show", "TINY"]], ids=" ".join
+    "words",
+    [["--version"], ["completion", "bash"], ["list"], ["list", "--json"], ["show", "TINY"]],
+    ids=" ".join,
 )
 def test_the_base_package_runs_what_needs_no_torch(base: Environment, tiny: str, words: list[str]) -> None:
     done = base("gemwright", *(tiny if word == "TINY" else word for word in words))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
+
+
+def test_doctor_of_the_base_package_says_what_is_missing_and_how_to_get_it(base: Environment) -> None:
+    done = base("gemwright", "doctor")
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "pip install 'gemwright[torch]'" in done.stdout
 
 
 def test_the_base_package_reads_what_a_model_wrote(base: Environment) -> None:
