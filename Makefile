@@ -59,4 +59,4 @@ bench: $(VENV)/.installed-demo
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find gemwright tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find gemwright tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
