@@ -133,7 +133,10 @@ class AsyncEngine:
         RequestError for what cannot be served, CapacityError when too many wait, when the engine drains or is stopped,
         or for what the pool cannot hold; GemwrightError when logits are not finite or the engine has failed.
         """
-        ticket = self._submit(prompt, params or self.llm.sampling_params(), priority, cache_salt)
+        params = params or self.llm.sampling_params()
+        if params.has_constraint:  # compiled apart, so that a large one holds up neither the loop nor the worker
+            await asyncio.to_thread(self.llm.core.check_constraint, params)
+        ticket = self._submit(prompt, params, priority, cache_salt)
         try:
             while True:
                 item = await ticket.queue.get()

@@ -115,6 +115,11 @@ class EngineCore:
             raise RequestError("stop strings need a tokenizer, and this checkpoint has none", value=list(params.stop))
         if params.bad_words and self.encode is None:
             raise RequestError("bad words need a tokenizer, and this checkpoint has none", value=list(params.bad_words))
+        self.check_constraint(params)
+
+    def check_constraint(self, params: SamplingParams) -> None:
+        """Compile what an answer must look like, and keep it; raises as `check`. May take seconds. Of this class's
+        methods the one that any thread may call, beforehand, so that `add` finds it done."""
         wanted = params.wanted_constraint()
         if wanted is not None:
             if self.constraints is None:

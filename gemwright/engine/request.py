@@ -155,6 +155,11 @@ class SamplingParams:
             return choice_constraint(self.choice)
         return self.constraint if self.grammar is None else grammar_constraint(self.grammar)
 
+    @property
+    def has_constraint(self) -> bool:
+        """Whether anything is asked of what the answer looks like."""
+        return any(getattr(self, name) not in (None, False) for name in CONSTRAINT_FIELDS)
+
     def with_thinking(self, thinking: bool, opens_thought: bool = False) -> SamplingParams:
         """Return the parameters for a prompt rendered so: a constraint then lets the model think before it answers.
 

@@ -58,7 +58,7 @@ class ConstraintCompiler:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.stop_token_ids = tuple(sorted({token_id for token_id in stop_token_ids if token_id < vocab_size}))
-        self._lock = threading.RLock()
+        self._lock, self._compiling = threading.Lock(), threading.Lock()
         self._tokens: LLTokenizer | None = None
         self._text: FreeText | None = None
         self._programs: OrderedDict[Constraint, Program] = OrderedDict()
@@ -73,26 +73,34 @@ class ConstraintCompiler:
 
     def start(self, constraint: Constraint) -> Matcher:
         """Return the matcher of one answer. Raises as `check`."""
-        program = self._program(constraint)
-        with self._lock:
-            return Matcher(program)
+        return Matcher(self._program(constraint), constraint)
 
     def _program(self, constraint: Constraint) -> Program:
+        if (constraint.thinking or constraint.opens_thought) and None in (
+            self._control_id(THOUGHT_OPEN),
+            self._control_id(THOUGHT_CLOSE),
+        ):
+            raise UnsupportedError("this model has no thoughts", limit=THOUGHT_OPEN, remedy="leave thinking off")
+        key = constraint.with_thinking(False, False)
         with self._lock:
-            program = self._programs.get(constraint)
-            if program is None:
-                program = self._programs[constraint] = _on_deep_stack(lambda: self._compile(constraint))
-                while len(self._programs) > _MAX_KEPT or (
-                    len(self._programs) > 1 and sum(map(_size, self._programs)) > _KEPT_BYTES
-                ):
-                    self._programs.popitem(last=False)
-            self._programs.move_to_end(constraint)
-            return program
+            if key in self._programs:
+                self._programs.move_to_end(key)
+                return self._programs[key]
+        # One at a time, and apart from those that are ready: who compiles for seconds holds up nobody else.
+        with self._compiling:
+            with self._lock:
+                if key in self._programs:
+                    return self._programs[key]
+            program = _on_deep_stack(lambda: self._compile(key))
+            with self._lock:
+                self._programs[key] = program
+                sizes = sum(map(_size, self._programs))
+                while len(self._programs) > _MAX_KEPT or (len(self._programs) > 1 and sizes > _KEPT_BYTES):
+                    sizes -= _size(self._programs.popitem(last=False)[0])
+        return program
 
     def _compile(self, constraint: Constraint) -> Program:
         ids = {word: self._control_id(word) for word in (THOUGHT_OPEN, THOUGHT_CLOSE, CALL_OPEN, CALL_CLOSE, QUOTE)}
-        if (constraint.thinking or constraint.opens_thought) and None in (ids[THOUGHT_OPEN], ids[THOUGHT_CLOSE]):
-            raise UnsupportedError("this model has no thoughts", limit=THOUGHT_OPEN, remedy="leave thinking off")
         answer, call = None, None
         if constraint.kind is not ConstraintKind.TOOLS:
             answer = self._answer(constraint)
@@ -103,7 +111,6 @@ class ConstraintCompiler:
         else:
             answer = self._call_in_json(constraint)
         return Program(
-            constraint,
             answer,
             call,
             self._free_text(),

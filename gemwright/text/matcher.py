@@ -34,7 +34,6 @@ class Program:
     thought_label: the ids of the word that a thought begins with.
     """
 
-    constraint: Constraint
     answer: LLMatcher | None
     call: LLMatcher | None
     free_text: FreeText
@@ -64,9 +63,9 @@ class _Phase(Enum):
 class Matcher:
     """Follows one answer: `allowed` before each token, `accept` after it. Depends on the answer's own tokens alone."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, constraint: Constraint) -> None:
         self._program = program
-        self._constraint = program.constraint
+        self._constraint = constraint
         self._vocab_size = len(program.free_text.mask)
         self._words = mask_words(self._vocab_size)
         self._tail = b""

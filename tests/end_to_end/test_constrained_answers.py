@@ -3,6 +3,7 @@ constraint is its own, and so is its failure."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gemwright import LLM, SamplingParams
+from gemwright import LLM, AsyncEngine, SamplingParams
 from gemwright.engine.request import FinishReason
 from gemwright.engine.result import Choice
 from gemwright.errors import RequestError
@@ -42,6 +43,7 @@ def answers(llm: LLM, wanted: list[SamplingParams], prompts: list[list[int]] | N
     for request in (request for group in groups for request in group):
         assert request.error is None, request.error
         llm.core.forget(request)
+    assert not llm.core._matchers
     return found
 
 
@@ -230,6 +232,23 @@ def test_the_command_line_takes_constraints_as_text_from_files_and_in_batches(
     assert '"contains" is not supported' in found[3]["error"]["what"]
     assert found[4]["error"]["what"] == "unknown field"
     assert found[5]["error"]["what"] == "two constraints at once"
+
+
+def test_coroutines_get_constrained_answers_and_refusals(tiny_llm: TinyLLM) -> None:
+    async def ask() -> list[Any]:
+        async with AsyncEngine(tiny_llm("gemma3")) as engine:
+            wanted: list[dict[str, Any]] = [
+                {"choice": ("left", "right")},
+                {"regex": "(a"},
+                {"json_schema": PARAMETERS["click"]},
+            ]
+            tasks = [engine.generate(PROMPT, SamplingParams(**SAMPLED, **settings)) for settings in wanted]
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    chosen, refused, made = asyncio.run(ask())
+    assert chosen.text in ("left", "right")
+    assert isinstance(refused, RequestError)
+    validate(made.text, PARAMETERS["click"])
 
 
 PERSON: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import numpy as np
@@ -346,3 +347,39 @@ def test_free_text_never_spells_a_control_word(compiler: ConstraintCompiler) -> 
         for token in encode("<|tool-call> <channel> <|> a->b |>", parse_special=False):
             assert matcher.allowed()[token]
             matcher.accept(token)
+
+
+def test_who_compiles_holds_up_nobody_whose_constraint_is_ready(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = byte_compiler(tmp_path)
+    ready, slow = choice_constraint(["a"]), choice_constraint(["b"])
+    compiler.check(ready)
+    began, go_on = threading.Event(), threading.Event()
+    compile_one = compiler._compile
+
+    def wait(constraint: Constraint) -> Any:
+        began.set()
+        assert go_on.wait(60)
+        return compile_one(constraint)
+
+    monkeypatch.setattr(compiler, "_compile", wait)
+    threads = [threading.Thread(target=compiler.check, args=(slow,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert began.wait(60)
+    assert compiler.start(ready).allowed().any()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    monkeypatch.setattr(compiler, "_compile", None)  # all three found what the first one made
+    assert compiler.start(slow).allowed().any()
+
+
+def test_what_is_compiled_is_kept_within_bounds_whatever_the_prompt(tmp_path: Any) -> None:
+    compiler = byte_compiler(tmp_path)
+    for number in range(40):
+        for thinking in (False, True):
+            compiler.check(choice_constraint([f"c{number}"]).with_thinking(thinking, False))
+    assert len(compiler._programs) == 32
+    for size in range(5):
+        compiler.check(choice_constraint(["x" * (1_000_000 - size)]))
+    assert sum(len(text) for kept in compiler._programs for text in kept.choices) <= 4 << 20
