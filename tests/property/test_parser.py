@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gemwright.text.parser import OutputParser, TokenReader
 from gemwright.text.parser_events import Event
-from gemwright.text.tokenizer import from_gguf_metadata
+from gemwright.text.tokenizer import SPACE_MARK, from_gguf_metadata
 from gemwright.text.tool_syntax import QUOTE, format_call
 from tests.parser_tools import (
     DIALECT_NAMES,
@@ -124,9 +124,11 @@ def test_a_call_that_was_rendered_is_read_back_equal(arguments: dict[str, Any], 
 
 @given(arguments=ARGUMENTS)
 def test_rendered_calls_are_read_back_from_their_ids(arguments: dict[str, Any]) -> None:
+    text = format_call("f", arguments)
+    assume(SPACE_MARK not in text)  # to the tokenizer it is a space
     parser = OutputParser("gemma4")
     reader = TokenReader(TOKENIZER, parser)
-    reader.push(TOKENIZER.encode(format_call("f", arguments)))
+    reader.push(TOKENIZER.encode(text))
     reader.finish("stop")
     assert [one.arguments for one in parser.output.tool_calls] == [readable(arguments)]
 
