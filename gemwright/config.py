@@ -74,7 +74,12 @@ class EngineConfig:
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("kv_layout", self.kv_layout, KV_LAYOUTS)
         if type(self.device) is not str or re.fullmatch(r"cpu|cuda(:\d+)?", self.device) is None:
-            raise UnsupportedError("unknown device", value=self.device, limit="cpu, cuda, cuda:N")
+            raise UnsupportedError(
+                "unknown device",
+                value=self.device,
+                limit="cpu, cuda, cuda:N",
+                remedy="use --device cpu, or leave it out",
+            )
         if type(self.allow_unknown_config_keys) is not bool:
             raise RequestError("allow_unknown_config_keys", value=self.allow_unknown_config_keys, limit="true or false")
         for field in fields(self):
@@ -82,9 +87,19 @@ class EngineConfig:
             if str(field.type).startswith("int") and value is not None:
                 _positive(field.name, value)
         if self.block_size & (self.block_size - 1) or self.block_size > MAX_BLOCK_SIZE:
-            raise UnsupportedError("block_size", value=self.block_size, limit=f"a power of two up to {MAX_BLOCK_SIZE}")
+            raise UnsupportedError(
+                "block_size",
+                value=self.block_size,
+                limit=f"a power of two up to {MAX_BLOCK_SIZE}",
+                remedy="use --block-size 16, or leave it out",
+            )
         if self.threads is not None and self.threads > MAX_THREADS:
-            raise UnsupportedError("threads", value=self.threads, limit=f"1 to {MAX_THREADS}")
+            raise UnsupportedError(
+                "threads",
+                value=self.threads,
+                limit=f"1 to {MAX_THREADS}",
+                remedy="leave --threads out: as many as there are cores",
+            )
 
     @property
     def keys_from_values(self) -> bool:
@@ -98,7 +113,10 @@ class EngineConfig:
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise UnsupportedError(name, value=value, limit=", ".join(allowed))
+        flag = f"--{name.replace('_', '-')}"
+        raise UnsupportedError(
+            f"unknown {name}", value=value, limit=", ".join(allowed), remedy=f"use {flag} {allowed[0]}, or leave it out"
+        )
 
 
 def _positive(name: str, value: object) -> None:

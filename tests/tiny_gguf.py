@@ -30,11 +30,13 @@ def write_tiny_gguf(
     sampling: Mapping[str, float] | None = None,
     extra_metadata: Mapping[str, int] | None = None,
     chat_template: str | None = None,
+    raw: Mapping[str, tuple[NDArray[np.uint8], GGMLQuantizationType]] | None = None,
 ) -> Path:
     """Write `values`, given as a safetensors file would hold them; matrices in `encoding` where their rows allow it.
 
     `split_experts` writes gate and up apart, `extra` adds tensors, `without` leaves some out, `tokens` adds token
-    arrays of that length. `chat_template` comes with a tokenizer that knows bytes and Gemma 3's control words.
+    arrays of that length, `raw` tensors as stored bytes [rows, bytes] of a type.
+    `chat_template` comes with a tokenizer that knows bytes and Gemma 3's control words.
     """
     writer = GGUFWriter(path, spec.family)
     _add_metadata(writer, spec)
@@ -58,6 +60,8 @@ def write_tiny_gguf(
             _add_tensor(writer, name, tensor, encoding)
     for name, tensor in (extra or {}).items():
         writer.add_tensor(name, tensor)
+    for name, (stored, kind) in (raw or {}).items():
+        writer.add_tensor(name, stored, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

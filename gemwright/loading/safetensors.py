@@ -219,7 +219,9 @@ def _open_unlisted(folder: Path) -> SafetensorsCheckpoint:
     if pickled:
         raise pickled_weights(folder / pickled[0])
     raise CheckpointError(
-        f"{folder}: no weights", limit=f"{SINGLE_NAME}, {INDEX_NAME} with its shards, or one .gguf file"
+        f"{folder}: no weights",
+        limit=f"{SINGLE_NAME}, {INDEX_NAME} with its shards, or one .gguf file",
+        remedy="fetch one of these for the model too",
     )
 
 
