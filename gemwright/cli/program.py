@@ -6,6 +6,7 @@ import click
 
 from gemwright import __version__
 from gemwright.cli.batch import batch
+from gemwright.cli.chat import chat
 from gemwright.cli.completion import completion
 from gemwright.cli.doctor import doctor
 from gemwright.cli.list_models import list_models
@@ -41,6 +42,7 @@ def program() -> None:
 
 
 program.add_command(run)
+program.add_command(chat)
 program.add_command(batch)
 program.add_command(verify)
 program.add_command(parse)
