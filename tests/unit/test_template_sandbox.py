@@ -156,7 +156,7 @@ from gemwright.errors import GemwrightError
 from gemwright.text.template_jinja import JinjaTemplate
 for step in ("ns.x | map('string')", "namespace(x=ns.x)", "[ns.x] | reverse", "(ns.x,)"):
     source = (
-        "{% set ns = namespace(x=[1]) %}{% for i in range(100000) %}{% set ns.x = " + step + " %}{% endfor %}"
+        "{% set ns = namespace(x=[1]) %}{% for i in range(50000) %}{% set ns.x = " + step + " %}{% endfor %}"
         "{{ ns.x | list }}{{ ns.x == ns.x }}"
     )
     try:
