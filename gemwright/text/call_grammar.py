@@ -6,18 +6,17 @@ no others unless `additionalProperties` says so; one that lists none takes any.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gemwright.errors import RequestError
 from gemwright.text.constraint import ToolSchema
-from gemwright.text.json_schema import MAX_PROPERTIES, Path, constraining, exclusive, is_type, pointer
+from gemwright.text.json_schema import TYPES, Path, constraining, exclusive, is_type, pointer, require_sound
 from gemwright.text.string_patterns import FORMATS, escaped, lark_regex, literal, whole_regex
 from gemwright.text.tool_syntax import QUOTE, format_value
 
-TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _MAX_RULES = 5000
 
 _NUMBER_KEYS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"])
@@ -79,24 +78,29 @@ class _CallGrammar:
         return "\n".join([start, *(f"{name}: {body}" for name, body in self.rules.items()), *terminals])
 
     def arguments(self, schema: Mapping[str, Any]) -> str:
-        """Return the body of a call's arguments: those of the schema's alternatives that are objects."""
-        body = self.value(schema, ())
+        """Return the body of a call's arguments, which are an object whether or not the schema says so."""
+        require_sound(f"the parameters of tool {self.tool.name}", schema)
+        if not constraining(schema) & {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}:
+            kinds = schema.get("type", "object")
+            schema = {**schema, "type": "object", "nullable": False} if "object" in kinds else schema
         if not self.takes_object(schema, 0):
             raise self.refused("arguments are an object", (), "type")
-        return body
+        return self.value(schema, ())
 
     def takes_object(self, schema: Any, depth: int) -> bool:
         """Whether every value of a schema is an object, as arguments must be."""
-        if not isinstance(schema, Mapping) or depth > 64:
+        if not isinstance(schema, Mapping) or depth > 64 or schema.get("nullable") is True:
             return False
         if "$ref" in schema:
             return self.takes_object(self.resolve(schema["$ref"], ()), depth + 1)
-        branches = [branch for key in ("anyOf", "oneOf", "allOf") for branch in schema.get(key, ())]
-        if schema.get("type", "object" if not branches else None) == "object":
-            return "enum" not in schema and "const" not in schema
-        return bool(branches) and all(self.takes_object(branch, depth + 1) for branch in branches)
-
-    # Rules and terminals.
+        if "type" in schema or "enum" in schema or "const" in schema:
+            return schema.get("type") in ("object", ["object"]) and not {"enum", "const"} & schema.keys()
+        for key in ("anyOf", "oneOf"):
+            if key in schema:
+                return all(self.takes_object(branch, depth + 1) for branch in schema[key])
+        if "allOf" in schema:
+            return any(self.takes_object(part, depth + 1) for part in schema["allOf"])
+        return bool(_KEYS_BY_TYPE["object"] & schema.keys())
 
     def rule(self, body: str, name: str | None = None) -> str:
         """Return the name of a rule of this body."""
@@ -116,8 +120,6 @@ class _CallGrammar:
         inner = "NO_QUOTE" if regex == _FREE else self.terminal(f"{regex} & NO_QUOTE")
         return f"{self.quote} {inner} {self.quote}"
 
-    # Schemas.
-
     def value(self, schema: Any, path: Path) -> str:
         """Return the body of a rule for the values of a schema."""
         if schema is True or (isinstance(schema, Mapping) and not constraining(schema)):
@@ -134,7 +136,19 @@ class _CallGrammar:
                 return self.alternatives(key, schema, path)
         self.know(schema, frozenset().union(*_KEYS_BY_TYPE.values()) | {"type"}, path)
         kinds = self.types(schema, path)
-        return " | ".join(getattr(self, f"a_{kind}")(schema, path) for kind in kinds)
+        return self.any_of([functools.partial(getattr(self, f"a_{kind}"), schema, path) for kind in kinds])
+
+    def any_of(self, makers: Sequence[Callable[[], str]]) -> str:
+        """Return the alternatives that admit a value; raises what the last one raised if none does."""
+        bodies, failure = [], None
+        for make in makers:
+            try:
+                bodies.append(make())
+            except _NoValueError as error:
+                failure = error
+        if failure is not None and not bodies:
+            raise failure
+        return " | ".join(bodies)
 
     def types(self, schema: Mapping[str, Any], path: Path) -> list[str]:
         """Return the types a schema allows; without `type`, those that its keywords speak of, else all."""
@@ -144,9 +158,6 @@ class _CallGrammar:
             kinds = [kind for kind in kinds if kind != "integer"] or list(TYPES)
         else:
             kinds = list(dict.fromkeys(given)) if isinstance(given, list) else [given]
-        for kind in kinds:
-            if kind not in TYPES:
-                raise self.refused(f"type {kind!r} is no JSON type", path, "type")
         if schema.get("nullable") is True and "null" not in kinds:
             kinds.append("null")
         return [kind for kind in kinds if kind != "integer" or "number" not in kinds]
@@ -159,8 +170,10 @@ class _CallGrammar:
         if len(path) > 200:
             raise self.refused("allOf is nested too deep, or leads to itself", path[:4], "allOf")
         made = {key: value for key, value in schema.items() if key != "allOf"}
-        for index, part in enumerate(parts if isinstance(parts, list) else []):
-            part = self.merged(part, (*path, "allOf", index)) if isinstance(part, Mapping) else {}
+        for index, part in enumerate(parts):
+            if part is False:
+                raise self.refused("no value is allowed", path, "allOf", _NoValueError)
+            part = {} if part is True else self.merged(part, (*path, "allOf", index))
             if "$ref" in part and (len(parts) > 1 or constraining(made)):
                 part = self.merged(self.resolve(part["$ref"], path), (*path, "$ref"))
             for key, value in part.items():
@@ -203,9 +216,9 @@ class _CallGrammar:
 
     def listed(self, schema: Mapping[str, Any], path: Path) -> str:
         """Return the values of `enum` or `const` that are of the schema's type."""
-        values = [schema["const"]] if "const" in schema else schema["enum"]
-        if not isinstance(values, list):
-            raise self.refused("enum is no list", path, "enum")
+        values = schema.get("enum", [schema.get("const")])
+        if "const" in schema:
+            values = [value for value in values if json.dumps(value) == json.dumps(schema["const"])]
         self.know(schema, frozenset(["enum", "const", "type"]), path)
         if "type" in schema:
             kinds = self.types(schema, path)
@@ -214,10 +227,9 @@ class _CallGrammar:
             values = [*values, None]
         if not values:
             raise self.refused("no value is allowed", path, "enum", _NoValueError)
+        if json.dumps(QUOTE)[1:-1] in json.dumps(values):
+            raise self.refused(f"no string can hold {QUOTE}", path, "enum")
         texts = [value for value in values if isinstance(value, str)]
-        for text in texts:
-            if QUOTE in text:
-                raise self.refused(f"no string can hold {QUOTE}", path, "enum")
         bodies = [self.exact(value) for value in values if not isinstance(value, str)]
         if texts:
             # One terminal, not one rule each: a list may have thousands.
@@ -231,25 +243,17 @@ class _CallGrammar:
 
     def alternatives(self, key: str, schema: Mapping[str, Any], path: Path) -> str:
         branches = schema[key]
-        if not isinstance(branches, list) or not branches:
-            raise self.refused(f"{key} is no list of schemas", path, key)
         if key == "oneOf" and not exclusive(branches):
             self.must("oneOf of branches that do not provably exclude each other; use anyOf", path, key)
         beside = {name: value for name, value in schema.items() if name in constraining(schema) - {key}}
-        bodies = []
+        makers: list[Callable[[], str]] = []
         for index, branch in enumerate(branches):
-            place = (*path, key, index)
-            if beside and isinstance(branch, Mapping):
-                branch = {"allOf": [beside, branch]}
-            with contextlib.suppress(_NoValueError):
-                bodies.append(self.rule(self.value(branch, place)))
-        if schema.get("nullable") is True:
-            bodies.append('"null"')
-        if not bodies:
-            raise self.refused("no value is allowed", path, key, _NoValueError)
-        return " | ".join(bodies)
+            whole = {"allOf": [beside, branch]} if beside else branch
+            makers.append(functools.partial(self.branch, whole, (*path, key, index)))
+        return self.any_of(makers) + (' | "null"' if schema.get("nullable") is True else "")
 
-    # One method a type.
+    def branch(self, schema: Any, path: Path) -> str:
+        return self.rule(self.value(schema, path))
 
     def a_null(self, schema: Mapping[str, Any], path: Path) -> str:
         return '"null"'
@@ -270,13 +274,10 @@ class _CallGrammar:
 
     def a_string(self, schema: Mapping[str, Any], path: Path) -> str:
         regexes = []
-        low, high = schema.get("minLength", 0), schema.get("maxLength")
-        for key in ("minLength", "maxLength"):
-            if key in schema and (type(schema[key]) is not int or schema[key] < 0):
-                raise self.refused(f"{key} is no length", path, key)
+        low, high = _length(schema, "minLength") or 0, _length(schema, "maxLength")
         if low or high is not None:
             if high is not None and high < low:
-                raise self.refused("minLength is above maxLength", path, "minLength")
+                raise self.refused("minLength is above maxLength", path, "minLength", _NoValueError)
             regexes.append(f"/(?s:.{{{low},{'' if high is None else high}}})/")
         if "pattern" in schema:
             found = whole_regex(schema["pattern"])
@@ -293,18 +294,15 @@ class _CallGrammar:
         return self.text(" & ".join(regexes) or _FREE)
 
     def a_array(self, schema: Mapping[str, Any], path: Path) -> str:
-        low, high = schema.get("minItems", 0), schema.get("maxItems")
-        for key in ("minItems", "maxItems"):
-            if key in schema and (type(schema[key]) is not int or schema[key] < 0):
-                raise self.refused(f"{key} is no length", path, key)
+        low, high = _length(schema, "minItems") or 0, _length(schema, "maxItems")
         if high is not None and high < low:
-            raise self.refused("minItems is above maxItems", path, "minItems")
+            raise self.refused("minItems is above maxItems", path, "minItems", _NoValueError)
         items, first = schema.get("items", True), schema.get("prefixItems", [])
         if isinstance(items, list):  # the spelling before 2020
             items, first = schema.get("additionalItems", True), items
         if first:
             return self.tuple_of(first, items, low, high, path)
-        if high == 0 or items is False:
+        if high == 0 or (items is False and not low):
             return '"[]"'
         item = self.rule(self.value(items, (*path, "items")))
         more = f'("," {item}){{{max(low - 1, 0)},{"" if high is None else high - 1}}}'
@@ -325,10 +323,6 @@ class _CallGrammar:
     def a_object(self, schema: Mapping[str, Any], path: Path) -> str:
         properties = schema.get("properties", {})
         required = schema.get("required", [])
-        if not isinstance(properties, Mapping) or not isinstance(required, list):
-            raise self.refused("properties is an object, required a list", path, "properties")
-        if len(properties) > MAX_PROPERTIES:
-            raise self.refused(f"more than {MAX_PROPERTIES} properties", path, "properties")
         additional = schema.get("additionalProperties", "properties" not in schema)
         possible = {name: found for name, found in properties.items() if found is not False or name in required}
         wanted = {**possible, **{name: additional for name in required if name not in properties}}
@@ -375,8 +369,6 @@ class _CallGrammar:
             self.rules["anything"] = f'{self.text()} | {number} | "true" | "false" | "null" | {container}'
         return "anything"
 
-    # Refusals.
-
     def know(self, schema: Mapping[str, Any], known: frozenset[str], path: Path) -> None:
         """Refuse keywords that are not known, where the tool is strict."""
         for key in sorted(constraining(schema) - known):
@@ -397,3 +389,7 @@ class _CallGrammar:
             if self.tool.strict
             else "correct the schema",
         )
+
+
+def _length(schema: Mapping[str, Any], key: str) -> int | None:
+    return int(schema[key]) if key in schema else None

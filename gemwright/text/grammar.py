@@ -16,7 +16,7 @@ from gemwright.text.call_grammar import one_call
 from gemwright.text.constraint import Constraint, ConstraintKind, ToolSchema
 from gemwright.text.free_text import FreeText
 from gemwright.text.gbnf import lark_grammar
-from gemwright.text.json_schema import prepare, refusal
+from gemwright.text.json_schema import prepare, refusal, require_sound
 from gemwright.text.matcher import NO_STOP_ID, SMALLER, Matcher, Program, engine_message, mask_words
 from gemwright.text.string_patterns import lark_regex
 from gemwright.text.tokenizer import Tokenizer
@@ -130,6 +130,7 @@ class ConstraintCompiler:
                 remedy="leave strict out, or use tool_choice required or a tool's name",
             )
         for tool in constraint.tools:
+            require_sound(f"the parameters of tool {tool.name}", json.loads(tool.parameters))
             if tool.strict:
                 self._complain(f"the parameters of tool {tool.name}", json.loads(tool.parameters))
         lenient = not all(tool.strict for tool in constraint.tools)
@@ -173,6 +174,7 @@ class ConstraintCompiler:
             is_error, messages = LLMatcher.validate_grammar_with_warnings(_json_grammar(part), None, limits=_limits())
             return messages[0] if is_error else ""
 
+        require_sound(name, schema)
         prepared = prepare(schema)
         if complaint(prepared):
             raise refusal(name, schema if complaint(schema) else prepared, complaint)

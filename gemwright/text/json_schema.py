@@ -25,6 +25,8 @@ _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _NUMBER_FORMATS = frozenset({"int32", "int64", "float", "double"})
 """OpenAPI's, which say how a number is stored."""
 
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+
 ASSERTIONS = frozenset(
     (
         *("type", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "$ref", "$dynamicRef"),
@@ -40,20 +42,71 @@ ASSERTIONS = frozenset(
 Path = tuple[str | int, ...]
 
 
+def require_sound(name: str, schema: Mapping[str, Any]) -> None:
+    """Raise RequestError, naming keyword and place, unless every keyword's value is of the kind it must be, and no
+    object has too many properties."""
+    for path, part in walk(schema):
+        for key in part.keys() & _KINDS.keys():
+            is_fine, kind = _KINDS[key]
+            if not is_fine(part[key]):
+                raise RequestError(
+                    f"{name}: {key} is no {kind}", value=f"at {pointer(path)}: {repr(part[key])[:80]}", limit=kind
+                )
+        properties = part.get("properties", ())
+        if len(properties) > MAX_PROPERTIES:
+            raise RequestError(
+                f"{name}: too many properties at {pointer(path)}", value=len(properties), limit=MAX_PROPERTIES
+            )
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, (Mapping, bool))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_type_list(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(kind, str) and kind in TYPES for kind in value)
+
+
+_Kind = tuple[Callable[[Any], bool], str]
+_MAPPING: _Kind = (
+    lambda value: isinstance(value, Mapping) and all(map(_is_schema, value.values())),
+    "object of schemas",
+)
+_SCHEMA: _Kind = (_is_schema, "schema")
+_SCHEMAS: _Kind = (
+    lambda value: isinstance(value, list) and len(value) > 0 and all(map(_is_schema, value)),
+    "list of schemas",
+)
+_LENGTH: _Kind = (lambda value: _is_number(value) and value >= 0 and value == int(value), "integer, 0 or more")
+_NUMBER: _Kind = (_is_number, "number")
+_BOUND: _Kind = (lambda value: _is_number(value) or isinstance(value, bool), "number")
+_TEXT: _Kind = (lambda value: isinstance(value, str), "text")
+_KINDS: dict[str, _Kind] = {
+    **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"), _MAPPING),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), _SCHEMAS),
+    **dict.fromkeys(("additionalProperties", "additionalItems", "not", "contains", "propertyNames"), _SCHEMA),
+    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"), _LENGTH),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), _NUMBER),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _BOUND),
+    **dict.fromkeys(("pattern", "format", "$ref"), _TEXT),
+    "items": (lambda value: _is_schema(value) or _SCHEMAS[0](value), "schema"),
+    "enum": (lambda value: isinstance(value, list) and len(value) > 0, "list of values"),
+    "required": (lambda value: isinstance(value, list) and all(map(_TEXT[0], value)), "list of names"),
+    "type": (lambda value: _is_type_list(value if isinstance(value, list) else [value]), f"one of {', '.join(TYPES)}"),
+}
+
+
 def prepare(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema to compile. Every answer it admits is one that the given schema admits.
 
     An object that lists properties takes no others unless the schema says so, where that can be said without
-    contradicting another part of it. Keywords that say nothing (`uniqueItems` false) are dropped. Raises RequestError
-    for an object of too many properties.
+    contradicting another part of it. Keywords that say nothing (`uniqueItems` false) are dropped.
     """
     parts = dict(walk(schema))
-    for path, part in parts.items():
-        properties = part.get("properties")
-        if isinstance(properties, Mapping) and len(properties) > MAX_PROPERTIES:
-            raise RequestError(
-                f"json_schema: too many properties at {pointer(path)}", value=len(properties), limit=MAX_PROPERTIES
-            )
     mixes = any("allOf" in part or "if" in part or "dependentSchemas" in part for part in parts.values())
     mixes_references = mixes or any("$ref" in part and constraining(part) - {"$ref"} for part in parts.values())
 
@@ -87,6 +140,7 @@ def prepare(schema: Mapping[str, Any]) -> dict[str, Any]:
         return made
 
     closed: dict[str, Any] = rewrite(schema, not mixes)
+    closed.pop("x-guidance", None)  # the grammar engine would take its options from there
     return closed
 
 
