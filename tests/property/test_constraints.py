@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -18,8 +19,10 @@ from gemwright.text.constraint import (
     tool_constraint,
 )
 from gemwright.text.grammar import ConstraintCompiler
+from gemwright.text.tokenizer import from_gguf_metadata
 from tests.constrained import byte_compiler, random_answer, read_calls, text_of
 from tests.schemas import ANSWERS, PARAMETERS
+from tests.tokenizer_cases import small_gemma3_metadata, small_gemma4_metadata
 
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": found}} for name, found in PARAMETERS.items()]
 THINKING = [(False, False), (True, False), (True, True)]
@@ -166,3 +169,27 @@ def test_choices_are_all_found_and_nothing_else(compiler: ConstraintCompiler) ->
     constraint = choice_constraint(choices)
     found = {text_of(compiler.tokenizer, random_answer(compiler, constraint, seed)[0]) for seed in range(120)}
     assert found == set(choices)
+
+
+@pytest.mark.parametrize("make", [small_gemma3_metadata, small_gemma4_metadata], ids=["sentencepiece", "bpe"])
+def test_tokenizers_of_gguf_files_write_valid_json_and_calls(make: Callable[[], dict[str, Any]]) -> None:
+    tokenizer = from_gguf_metadata(make(), cache_dir=None)
+    made = ConstraintCompiler(tokenizer, tokenizer.vocab_size + 3, tokenizer.eos_token_ids)
+    schema = PARAMETERS["search_web"]
+    tool = tool_constraint([{"name": "search_web", "parameters": schema}], "required", parallel_tool_calls=False)
+    assert tool is not None
+    num_whole = 0
+    for seed in range(20):
+        tokens, is_whole = random_answer(made, schema_constraint(schema), seed)
+        if is_whole:
+            num_whole += 1
+            validate(json.loads(tokenizer.decode(tokens)), schema)
+        tokens, is_whole = random_answer(made, tool, seed)
+        if is_whole:
+            num_whole += 1
+            text = text_of(tokenizer, tokens)
+            if "<|tool_call>" in tokenizer.special_tokens:
+                validate(read_calls(text)[0][1], schema)
+            else:
+                validate(json.loads(text)["parameters"], schema)
+    assert num_whole >= 20
