@@ -109,7 +109,7 @@ def to_json(model: str | None, found: Description) -> dict[str, Any]:
 
 
 def _spec_fields(spec: ModelSpec, found: Description) -> dict[str, Any]:
-    from gemwright.engine.llm import sampling_defaults, stop_ids
+    from gemwright.engine.model_defaults import sampling_defaults, stop_ids
     from gemwright.spec.model_spec import LayerKind
     from gemwright.spec.weights import count_parameters, list_tensors
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gemwright.config import EngineConfig
-from gemwright.engine.llm import sampling_defaults, stop_ids
+from gemwright.engine.model_defaults import sampling_defaults, stop_ids
 from gemwright.engine.start import EnginePlan, plan_engine
 from gemwright.errors import CheckpointError, GemwrightError
 from gemwright.loading.checkpoint import open_checkpoint

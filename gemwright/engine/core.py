@@ -57,7 +57,7 @@ class EngineCore:
 
     `eos_token_ids` end every answer unless it ignores them. `make_decoder` gives a fresh text decoder an answer and
     `encode` the ids of a piece of text, nothing added; `constraints` compiles what answers must look like. All are None
-    where there is no tokenizer.
+    where there is no tokenizer. `suppressed_token_ids` are never chosen.
     """
 
     def __init__(
@@ -68,10 +68,12 @@ class EngineCore:
         make_decoder: Callable[[], TextDecoder] | None,
         encode: Callable[[str], list[int]] | None = None,
         constraints: ConstraintCompiler | None = None,
+        suppressed_token_ids: Sequence[int] = (),
     ) -> None:
         self.runner = runner
         self.limits = limits
         self.eos_token_ids = frozenset(token_id for token_id in eos_token_ids if token_id < limits.vocab_size)
+        self.suppressed_token_ids = frozenset(i for i in suppressed_token_ids if i < limits.vocab_size)
         self.make_decoder = make_decoder
         self.encode = encode
         self.constraints = constraints
@@ -285,7 +287,7 @@ class EngineCore:
             answer_index=request.answer_index,
             prompt_token_ids=request.prompt_token_ids,
             token_ids=request.token_ids,
-            forbidden=sorted(request.bad_next_tokens() | (set() if may_stop else stops)),
+            forbidden=sorted(request.bad_next_tokens() | self.suppressed_token_ids | (set() if may_stop else stops)),
             mask=None if matcher is None else matcher.allowed(),
         )
         request.token_ids.append(token)

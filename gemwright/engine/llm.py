@@ -7,28 +7,29 @@ import itertools
 import secrets
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from gemwright.config import EngineConfig
 from gemwright.engine.chat_answer import ChatAnswer
+from gemwright.engine.chat_request import ChatRequest, base_model, render_chat
 from gemwright.engine.core import EngineCore, EngineLimits
+from gemwright.engine.model_defaults import sampling_defaults, stop_ids, suppressed_ids
 from gemwright.engine.pieces import Piece, PieceCutter
 from gemwright.engine.request import Request, SamplingParams
 from gemwright.engine.result import Choice, Completion, Memory, Timing, Usage
 from gemwright.engine.start import start_engine
-from gemwright.errors import CheckpointError, RequestError, UnsupportedError
+from gemwright.errors import RequestError, UnsupportedError
 from gemwright.loading.checkpoint import open_checkpoint
 from gemwright.loading.default_model import cache_folder
 from gemwright.loading.resolve import resolve_model
 from gemwright.memory.machine import process_bytes
 from gemwright.models.weights import Progress
-from gemwright.text.constraint import tool_constraint
 from gemwright.text.detokenizer import Detokenizer
 from gemwright.text.grammar import ConstraintCompiler
-from gemwright.text.template import ChatTemplate, RenderedPrompt, load_template
+from gemwright.text.template import ChatTemplate, RenderedPrompt
+from gemwright.text.template_choice import TemplateChoice, names_of
 from gemwright.text.tokenizer import load_tokenizer
 
 Prompt = str | Sequence[int] | RenderedPrompt
@@ -40,7 +41,8 @@ class LLM:
 
     `model` is a model of the hub, a folder with config.json and safetensors, or a .gguf file; None is the default
     model. What is not in the hub's local cache is fetched, unless `offline`. `chat_template` goes before the model's
-    own: a name of text.template.BUILT_IN, or a file. Engine options are the fields of EngineConfig.
+    own: a name of text.template.BUILT_IN, or a file. `must_chat` refuses a base model before its weights are read.
+    Engine options are the fields of EngineConfig.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class LLM:
         revision: str | None = None,
         offline: bool = False,
         chat_template: str | None = None,
+        must_chat: bool = False,
         progress: Progress | None = None,
         **engine_options: Any,
     ) -> None:
@@ -66,22 +69,29 @@ class LLM:
         self.spec = checkpoint.spec
         self.generation_config = checkpoint.generation_config
         eos_token_ids = stop_ids(self.generation_config, self.spec.eos_token_ids)
+        suppressed = suppressed_ids(self.generation_config)
         sampling_defaults(self.generation_config)
         tokenizer = load_tokenizer(
             checkpoint.folder, gguf_metadata=checkpoint.gguf_metadata, cache_dir=cache_folder() / "tokenizers"
         )
         self.tokenizer = tokenizer
-        self._load_template = functools.partial(
-            load_template,
-            folder=checkpoint.folder,
-            gguf_metadata=checkpoint.gguf_metadata,
-            name=path.name if path.is_file() else self.model,
-            stop_ids=eos_token_ids,
-            is_large=self.spec.per_layer_inputs is None,
-            chosen=chat_template,
-        )
-        if chat_template is not None:
-            _ = self.chat_template  # refused now, if it is
+        self._templates = None
+        if tokenizer is not None:
+            self._templates = TemplateChoice(
+                tokenizer=tokenizer,
+                folder=checkpoint.folder,
+                gguf_metadata=checkpoint.gguf_metadata,
+                names=names_of(path),
+                stop_ids=eos_token_ids,
+                is_large=self.spec.per_layer_inputs is None,
+                chosen=chat_template,
+            )
+            if self._templates.takes_turns:
+                eos_token_ids = tuple(dict.fromkeys([*eos_token_ids, *tokenizer.eos_token_ids]))
+        elif chat_template is not None or must_chat:
+            raise UnsupportedError("a chat needs a tokenizer, and this checkpoint has none", value=self.model)
+        if (chat_template is not None or must_chat) and self.chat_template is None:
+            raise base_model(self.model)
         self.engine = start_engine(checkpoint, config, progress)
         self.core = EngineCore(
             self.engine.runner,
@@ -96,32 +106,21 @@ class LLM:
             None if tokenizer is None else lambda: Detokenizer(tokenizer),
             None if tokenizer is None else tokenizer.encode,
             None if tokenizer is None else ConstraintCompiler(tokenizer, self.spec.vocab_size, eos_token_ids),
+            suppressed,
         )
         self.load_seconds = time.perf_counter() - started_at
 
     @functools.cached_property
     def chat_template(self) -> ChatTemplate | None:
-        """What renders chats; None for a base model and where there is no tokenizer. Raises as load_template does."""
-        return None if self.tokenizer is None else self._load_template(self.tokenizer)
+        """What renders chats; None for a base model and where there is no tokenizer. Raises as TemplateChoice.load."""
+        return None if self._templates is None else self._templates.load()
 
     def render_chat(self, messages: Any, **choices: Any) -> RenderedPrompt:
         """Return the prompt of a conversation; arguments and errors are those of ChatTemplate.render.
 
         Raises UnsupportedError for a base model, and for media, which this version cannot read.
         """
-        template = self.chat_template
-        if template is None:
-            raise UnsupportedError(
-                "this is a base model: it continues texts and knows no turns",
-                value=self.model,
-                remedy="use an instruction-tuned model, or name a template with --chat-template",
-            )
-        prompt = template.render(messages, **choices)
-        if prompt.media:
-            raise UnsupportedError(
-                f"{prompt.media[0]} in a message", limit="text", remedy="leave it out: this version reads text only"
-            )
-        return prompt
+        return render_chat(self.chat_template, self.model, messages, **choices)
 
     def chat(
         self,
@@ -129,24 +128,34 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         tools: Any = None,
-        tool_choice: Any = "auto",
-        parallel_tool_calls: bool = True,
+        tool_choice: Any = None,
+        parallel_tool_calls: bool | None = None,
+        enable_thinking: bool | None = None,
+        continue_final_message: bool | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         cache_salt: str | None = None,
-        **choices: Any,
     ) -> Completion:
-        """Answer a conversation of OpenAI-style messages; the completion's `message` has thought, content and calls.
+        """Answer a conversation; the completion's `message` has thought, content and calls.
 
-        tools, tool_choice: as in the OpenAI interface ("none" leaves the tools out of the prompt). Further `choices`
-        are those of ChatTemplate.render: `enable_thinking`, `continue_final_message`, `template_kwargs`. Raises as
-        render_chat, and RequestError where the parameters ask for a second constraint beside the tools'.
+        The arguments are the fields of ChatRequest, and its errors may be raised besides those of `generate`.
         """
-        prompt = self.render_chat(messages, tools=None if tool_choice == "none" else tools, **choices)
-        params = params or self.sampling_params()
-        constraint = tool_constraint(tools or (), tool_choice, parallel_tool_calls=parallel_tool_calls)
-        if constraint is not None:
-            params = replace(params, constraint=constraint)
+        request = ChatRequest(
+            messages=messages,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            enable_thinking=enable_thinking,
+            continue_final_message=continue_final_message,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        prompt, params = self.prepare_chat(request, params or self.sampling_params())
         (completion,) = self.generate(prompt, params, cache_salt=cache_salt)
         return completion
+
+    def prepare_chat(self, request: ChatRequest, params: SamplingParams) -> tuple[RenderedPrompt, SamplingParams]:
+        """Return the prompt and the parameters that answer a chat, for `generate`, `pieces` and `add`. Raises as
+        ChatRequest.prepared."""
+        return request.prepared(self.chat_template, self.model, params)
 
     def sampling_params(self, **overrides: Any) -> SamplingParams:
         """Return the model's own sampling defaults with `overrides`; greedy where the model names none.
@@ -330,36 +339,6 @@ def _raise_errors(groups: Iterable[Iterable[Request]]) -> None:
 def draw_seed(params: SamplingParams) -> int:
     """Return the seed of the parameters, or a random one."""
     return secrets.randbits(63) if params.seed is None else params.seed
-
-
-def stop_ids(generation_config: Mapping[str, Any], spec_eos: Sequence[int]) -> tuple[int, ...]:
-    """Return every id the model itself stops at: those of the generation config and those of the config. Raises
-    CheckpointError for what is no id."""
-    listed = generation_config.get("eos_token_id")
-    ids = listed if isinstance(listed, list) else [] if listed is None else [listed]
-    if any(type(token_id) is not int or token_id < 0 for token_id in ids):
-        raise CheckpointError("the model's generation defaults: eos_token_id", value=listed, limit="token ids")
-    return tuple(dict.fromkeys([*ids, *spec_eos]))
-
-
-def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling fields a generation config sets; temperature 0 unless it says do_sample. Raises
-    CheckpointError for a value that cannot be used."""
-    samples = generation_config.get("do_sample")
-    if samples not in (True, False, None):
-        raise CheckpointError("the model's generation defaults: do_sample", value=samples, limit="true or false")
-    defaults: dict[str, Any] = {"temperature": 1.0 if samples else 0.0}
-    drawing = ("temperature", "top_k", "top_p", "min_p") if samples else ()
-    for name in (*drawing, "repetition_penalty"):
-        if generation_config.get(name) is not None:
-            defaults[name] = generation_config[name]
-    try:
-        SamplingParams(**defaults)
-    except RequestError as error:
-        raise CheckpointError(
-            f"the model's generation defaults: {error.what}", value=error.value, limit=error.limit
-        ) from None
-    return defaults
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

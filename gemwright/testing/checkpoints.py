@@ -32,11 +32,13 @@ def write_tiny_checkpoint(
     prefix: str = "model.",
     with_unused: bool = False,
     overrides: Mapping[str, Any] | None = None,
+    tokenizer_family: str = "gemma4",
 ) -> Path:
     """Write the tiny Gemma `name` of TINY_CONFIGS into `folder` (created if missing) and return the folder.
 
     `dtype` is "float32", "bfloat16" or "float16"; `prefix` is put before the language model's tensor names;
     `with_unused` adds the dead K/V tensors that some published files hold; `overrides` replaces fields of the config.
+    `tokenizer_family` says whose control words its tokenizer has, "gemma2", "gemma3" or "gemma4".
     """
     if name not in TINY_CONFIGS:
         raise ValueError(f"no tiny Gemma is called {name!r}; there are {', '.join(TINY_CONFIGS)}")
@@ -56,7 +58,7 @@ def write_tiny_checkpoint(
         for unused in list_unused_tensors(spec):
             tensors[prefix + unused.safetensors] = generator.standard_normal(unused.shape, dtype=np.float32)
     write_safetensors(folder / "model.safetensors", tensors, dtype)
-    write_byte_tokenizer(folder, spec.vocab_size)
+    write_byte_tokenizer(folder, spec.vocab_size, tokenizer_family)
     return folder
 
 

@@ -275,6 +275,11 @@ def read_tools(tools: Any) -> list[dict[str, Any]]:
     return found
 
 
+def read_variables(variables: Any) -> dict[str, Any]:
+    """Return a request's variables of the template, a JSON object or None. Raises RequestError for anything else."""
+    return {} if variables is None else _json_object(variables, "chat_template_kwargs")
+
+
 def _tool_word(name: Any, where: str) -> str:
     if not isinstance(name, str) or not name or any(letter.isspace() or letter in "{}()<>\"'`" for letter in name):
         raise RequestError(where, value=_shown(name), limit="a name without spaces, quotes and brackets")
@@ -324,4 +329,7 @@ def _utf8(text: str, where: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    return repr(value)[:100]
+    try:
+        return repr(value)[:100]
+    except (RecursionError, ValueError):  # nested too deep, or a number of too many digits
+        return f"a {type(value).__name__}"

@@ -5,14 +5,12 @@ Whoever's words they are, no text of a message or a tool becomes a control token
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gemwright.errors import CheckpointError, RequestError, UnsupportedError
-from gemwright.text.messages import Message, changed, read_messages, read_tools
+from gemwright.errors import RequestError
+from gemwright.text.messages import Message, Part, changed, read_messages, read_tools, read_variables
 from gemwright.text.parser_dialects import prompt_leaves_thought_open
 from gemwright.text.template_gemma import alternate, fold_system, render_gemma
 from gemwright.text.template_gemma4 import one_system, render_gemma4, without_thoughts
@@ -29,8 +27,8 @@ wanted."""
 _MARKS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 """Code points that are no characters, and so in nobody's text but by intent."""
 
-_NAMED_IT = re.compile(r"(^|[-_. ])(it|instruct|chat)([-_. ]|$)", re.IGNORECASE)
-_MAX_FILE_BYTES = 1 << 20
+_OURS = frozenset(("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"))
+"""Variables of a template that the request does not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,8 @@ class ChatTemplate:
         Raises RequestError for what cannot be rendered, naming the field.
         """
         said, given_tools = read_messages(messages), read_tools(tools)
-        variables = dict(template_kwargs or {})
+        variables = read_variables(template_kwargs)
+        _check_switch("continue_final_message", continue_final_message)
         thinking = self._thinking(enable_thinking, variables)
         self._check_variables(variables)
         if continue_final_message:
@@ -99,15 +98,12 @@ class ChatTemplate:
             said = without_thoughts(one_system(said))
             if continue_final_message:
                 _check_continued(said)
-        mark, said, marked_tools = self._marked(said, [simplified(tool) for tool in given_tools])
+        marked = self._marked(said, [simplified(tool) for tool in given_tools], variables)
+        mark, said = marked.mark, marked.messages
         if self._own is None:
-            text = self._render_built_in(
-                said, marked_tools, thinking, variables, add_generation_prompt, continue_final_message
-            )
+            text = self._render_built_in(marked, thinking, add_generation_prompt, continue_final_message)
         else:
-            text = self._render_own(
-                self._own, said, marked_tools, thinking, variables, add_generation_prompt, continue_final_message
-            )
+            text = self._render_own(self._own, marked, thinking, add_generation_prompt, continue_final_message)
         return RenderedPrompt(
             text=text.replace(mark, ""),
             token_ids=tuple(self._with_one_bos(self._tokenizer.encode_marked(text, mark))),
@@ -122,8 +118,8 @@ class ChatTemplate:
         """Return whether to think, taking the switch out of the variables."""
         named = variables.pop("enable_thinking", None)
         for name, value in (("enable_thinking", asked), ("chat_template_kwargs.enable_thinking", named)):
-            if value is not None and not isinstance(value, bool):
-                raise RequestError(name, value=repr(value)[:80], limit="true or false")
+            if value is not None:
+                _check_switch(name, value)
         if asked is not None and named is not None and asked != named:
             raise RequestError("enable_thinking is given twice, with two values", remedy="give it once")
         thinking = bool(asked if asked is not None else named)
@@ -134,10 +130,10 @@ class ChatTemplate:
         return thinking
 
     def _check_variables(self, variables: Mapping[str, Any]) -> None:
-        known = {"preserve_thinking"} if self.dialect == "gemma4" else set()
-        known = (
-            known if self._own is None else set(self._own.variables) - {"messages", "tools", "add_generation_prompt"}
-        )
+        if self._own is not None:
+            known = self._own.variables - _OURS
+        else:
+            known = frozenset(("preserve_thinking",) if self.dialect == "gemma4" else ())
         for name in variables:
             if name not in known:
                 raise RequestError(
@@ -145,16 +141,12 @@ class ChatTemplate:
                     value=repr(name)[:80],
                     limit=", ".join(sorted(known)) or "none",
                 )
-        if self._own is None and not isinstance(variables.get("preserve_thinking", False), bool):
-            raise RequestError(
-                "preserve_thinking", value=repr(variables["preserve_thinking"])[:80], limit="true or false"
-            )
+        if self._own is None:
+            _check_switch("chat_template_kwargs.preserve_thinking", variables.get("preserve_thinking", False))
 
-    def _marked(
-        self, messages: list[Message], tools: list[dict[str, Any]]
-    ) -> tuple[str, list[Message], list[dict[str, Any]]]:
-        """Return a mark that none of the texts holds, and messages and tools with it behind each character that could
-        begin a control word."""
+    def _marked(self, messages: list[Message], tools: list[dict[str, Any]], variables: dict[str, Any]) -> _Marked:
+        """Return the same with a mark that none of the texts holds behind each character that could begin a control
+        word."""
         used: set[str] = set()
 
         def note(text: str) -> str:
@@ -163,47 +155,37 @@ class ChatTemplate:
 
         for message in messages:
             message.with_texts(note)
-        changed(tools, note)
-        mark = next((mark for mark in _MARKS if mark not in used), None)
-        if mark is None:
-            raise RequestError("messages: every code point from U+FDD0 to U+FDEF, none of which is a character")
-        beginnings = {letter: letter + mark for letter in self._tokenizer.control_beginnings}
-        table = str.maketrans(beginnings)
-        told = [message.with_texts(lambda text: text.translate(table)) for message in messages]
-        return mark, told, changed(tools, lambda text: text.translate(table))
+        changed([tools, variables], note)
+        free = [mark for mark in _MARKS if mark not in used]
+        if len(free) < 2:
+            raise RequestError("messages: code points from U+FDD0 to U+FDEF, none of which is a character")
+        mark, end = free[:2]
+        table = str.maketrans({letter: letter + mark for letter in self._tokenizer.control_beginnings})
 
-    def _render_built_in(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]],
-        thinking: bool,
-        variables: Mapping[str, Any],
-        add_generation_prompt: bool,
-        continues: bool,
-    ) -> str:
+        def change(text: str) -> str:
+            return text.translate(table)
+
+        told = [message.with_texts(change) for message in messages]
+        return _Marked(mark, end, told, changed(tools, change), changed(variables, change))
+
+    def _render_built_in(self, marked: _Marked, thinking: bool, add_generation_prompt: bool, continues: bool) -> str:
         if self.dialect != "gemma4":
-            turns = alternate(messages, tools)
+            turns = alternate(marked.messages, marked.tools)
             return render_gemma(turns, add_generation_prompt=add_generation_prompt, continues=continues)
         return render_gemma4(
-            messages,
-            tools,
+            marked.messages,
+            marked.tools,
             thinking=thinking,
-            preserve_thinking=variables.get("preserve_thinking", False),
+            preserve_thinking=marked.variables.get("preserve_thinking", False),
             closes_thought=self._built_in == "gemma4-large",
             add_generation_prompt=add_generation_prompt,
             continues=continues,
         )
 
     def _render_own(
-        self,
-        own: JinjaTemplate,
-        messages: list[Message],
-        tools: list[dict[str, Any]],
-        thinking: bool,
-        variables: Mapping[str, Any],
-        add_generation_prompt: bool,
-        continues: bool,
+        self, own: JinjaTemplate, marked: _Marked, thinking: bool, add_generation_prompt: bool, continues: bool
     ) -> str:
+        messages, tools = marked.messages, marked.tools
         takes_tools = "tools" in own.variables
         if self.dialect != "gemma4" and not (tools and takes_tools):
             messages, tools = alternate(messages, tools), []
@@ -212,6 +194,8 @@ class ChatTemplate:
             raise RequestError(
                 "tools: the model's own template knows none", remedy="load it with --chat-template gemma4"
             )
+        if continues:
+            messages = [*messages[:-1], _ended(messages[-1], marked.end)]
         names = {"bos_token": self._tokenizer.bos_token_id, "eos_token": self._tokenizer.eos_token_id}
         named = {name: "" if i is None else self._tokenizer.id_to_token(i) or "" for name, i in names.items()}
         switch = {"enable_thinking": thinking} if self.can_think else {}
@@ -219,15 +203,14 @@ class ChatTemplate:
             [_as_openai(message) for message in messages],
             tools=tools or None,
             add_generation_prompt=add_generation_prompt,
-            variables={**named, **switch, **variables},
+            variables={**marked.variables, **named, **switch},
         )
         if not continues:
-            return text
-        last = "".join(part.text.strip() for part in messages[-1].parts)
-        place = text.rfind(last)
-        if place < 0:
-            raise RequestError("continue_final_message: the model's own template changes the last message")
-        return text[: place + len(last)]
+            return text.replace(marked.end, "")
+        text, found, _ = text.rpartition(marked.end)
+        if not found:
+            raise RequestError("continue_final_message: the model's own template leaves out the last message")
+        return text
 
     def _with_one_bos(self, ids: list[int]) -> list[int]:
         bos = self._tokenizer.bos_token_id
@@ -235,6 +218,28 @@ class ChatTemplate:
             return ids
         begin = next((place for place, token_id in enumerate(ids) if token_id != bos), len(ids))
         return [bos, *ids[begin:]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    """What a template is given, with `mark` in it. `end` is another character that is in none of it."""
+
+    mark: str
+    end: str
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    variables: dict[str, Any]
+
+
+def _check_switch(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise RequestError(name, value=repr(value)[:80], limit="true or false")
+
+
+def _ended(message: Message, end: str) -> Message:
+    """Return a message whose text ends with `end`, so that its place is found again in what a template makes of it."""
+    *before, last = message.parts
+    return replace(message, parts=(*before, Part("text", last.text.rstrip() + end)))
 
 
 def _check_continued(messages: Sequence[Message]) -> None:
@@ -252,10 +257,12 @@ def _as_openai(message: Message) -> dict[str, Any]:
     content: Any = [
         {"type": "text", "text": part.text} if part.kind == "text" else {"type": part.kind} for part in message.parts
     ]
-    if not message.media:
+    if message.role == "tool" and not message.media:
+        content = message.result if message.parts == () else message.text
+    elif not message.media:
         single = len(message.parts) == 1
         content = message.text if single else "".join(part.text.strip() for part in message.parts)
-    found: dict[str, Any] = {"role": message.role, "content": content if message.result is None else message.result}
+    found: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning is not None:
         found |= {"reasoning": message.reasoning, "reasoning_content": message.reasoning}
     if message.calls:
@@ -266,85 +273,3 @@ def _as_openai(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         found |= {"name": message.tool_name, "tool_call_id": message.call_id}
     return found
-
-
-def dialect_of(tokenizer: Tokenizer) -> str | None:
-    """Return whose turns a vocabulary has: `gemma2`, `gemma3`, `gemma4`, or None (facts c.1, c.2)."""
-    words = tokenizer.special_tokens
-    if "<|turn>" in words:
-        return "gemma4"
-    start = words.get("<start_of_turn>")
-    return None if start is None else "gemma2" if start == 106 else "gemma3"
-
-
-def is_instruction_tuned(
-    tokenizer: Tokenizer, *, name: str, stop_ids: Sequence[int], gguf_metadata: Mapping[str, Any] | None
-) -> bool:
-    """Whether a model without a template of its own has learned to take turns.
-
-    Any one sign is enough: its config or its tokenizer's file ends sequences with the word that ends a turn; its GGUF
-    metadata call it fine-tuned so; its name has the part `it`, `instruct` or `chat`, as published names do.
-
-    stop_ids: those of the model's configs. name: of its folder or file, or its hub id.
-    """
-    ends = set(tokenizer.eos_token_ids) - {tokenizer.eos_token_id, 1}
-    if tokenizer.eos_token_id not in (None, 1) or ends & set(stop_ids):
-        return True
-    told = [_text(gguf_metadata, f"general.{key}") for key in ("finetune", "name")] if gguf_metadata else []
-    return any(_NAMED_IT.search(text) for text in (*told, name))
-
-
-def load_template(
-    tokenizer: Tokenizer,
-    *,
-    folder: Path,
-    gguf_metadata: Mapping[str, Any] | None,
-    name: str,
-    stop_ids: Sequence[int],
-    is_large: bool,
-    chosen: str | None = None,
-) -> ChatTemplate | None:
-    """Return the template of a model, or None for a base model.
-
-    Its own template goes first, then ours for its vocabulary if it is instruction-tuned. `chosen`, a name of BUILT_IN
-    or a file, goes before both. is_large: a Gemma 4 beyond E4B. Raises CheckpointError for damaged files,
-    UnsupportedError for a choice that is neither, or of another family.
-    """
-    from gemwright.text.template_jinja import JinjaTemplate, read_own_template
-
-    dialect = dialect_of(tokenizer)
-    if chosen is not None and chosen not in BUILT_IN:
-        source = _read_file(Path(chosen).expanduser())
-        return ChatTemplate(tokenizer, dialect or "gemma3", JinjaTemplate(source, name=chosen))
-    if chosen is not None:
-        if chosen.removesuffix("-large") != dialect:
-            raise UnsupportedError(
-                "this chat template is not for this model's vocabulary", value=chosen, limit=dialect or "no turns"
-            )
-        return ChatTemplate(tokenizer, chosen)
-    source_of_model = read_own_template(folder, gguf_metadata)
-    if source_of_model is not None:
-        return ChatTemplate(tokenizer, dialect or "gemma3", JinjaTemplate(source_of_model))
-    if dialect is None or not is_instruction_tuned(
-        tokenizer, name=name, stop_ids=stop_ids, gguf_metadata=gguf_metadata
-    ):
-        return None
-    return ChatTemplate(tokenizer, "gemma4-large" if dialect == "gemma4" and is_large else dialect)
-
-
-def _read_file(path: Path) -> str:
-    try:
-        if path.is_file() and path.stat().st_size <= _MAX_FILE_BYTES:
-            return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: the chat template cannot be read", value=error) from error
-    raise CheckpointError(
-        f"{path}: no chat template",
-        limit=f"{', '.join(BUILT_IN)}, or a file of at most {_MAX_FILE_BYTES >> 20} MiB",
-        remedy="name one of them",
-    )
-
-
-def _text(metadata: Mapping[str, Any], key: str) -> str:
-    value = metadata.get(key, "")
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -65,7 +65,8 @@ def fold_system(turns: Sequence[Message]) -> list[Message]:
     if turns[0].role != "system":
         return list(turns)
     first, *rest = turns[1:]
-    return [replace(first, parts=(Part("text", turns[0].text + BETWEEN), *first.parts)), *rest]
+    text, *others = first.parts if first.parts and first.parts[0].kind == "text" else (Part("text"), *first.parts)
+    return [replace(first, parts=(Part("text", turns[0].text + BETWEEN + text.text.strip()), *others)), *rest]
 
 
 def render_gemma(turns: Sequence[Message], *, add_generation_prompt: bool, continues: bool) -> str:

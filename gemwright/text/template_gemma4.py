@@ -79,6 +79,7 @@ def render_gemma4(
                 in_model_turn, last_rendered = True, "response"
             continue
         if message.role != "assistant":
+            text.append("<turn|>\n" * in_model_turn)
             text.append(f"<|turn>{message.role}\n{_content(message)}<turn|>\n")
             in_model_turn, last_rendered = False, "content"
             continue
@@ -139,7 +140,8 @@ def _is_answer(turns: Sequence[Message], place: int) -> bool:
 
 
 def _response(message: Message) -> list[str]:
-    given = {"value": message.text} if message.result is None else message.result
+    given: Mapping[str, Any] = {"value": message.text if message.parts else None}
+    given = given if message.result is None else message.result
     media = [_MEDIA_WORDS[part.kind] for part in message.parts if part.kind != "text"]
     return [f"<|tool_response>response:{message.tool_name}{format_value(given)}<tool_response|>", *media]
 
@@ -153,8 +155,9 @@ def declaration(function: Mapping[str, Any]) -> str:
         text += f",parameters:{{{','.join(_object_fields(parameters, is_top=True))}}}"
     response = function.get("response")
     if isinstance(response, Mapping):
-        fields = [f"description:{_text(response['description'])}"] if response.get("description") else []
-        fields += [f"type:{_type(response.get('type', 'object'))}"]
+        described = response.get("description")
+        fields = [f"description:{_text(described)}"] if isinstance(described, str) and described else []
+        fields.append(f"type:{_type(response.get('type') or 'object')}")
         text += f",response:{{{','.join(fields)}}}"
     return text + "}"
 
@@ -209,9 +212,9 @@ def _is(kind: Any, name: str) -> bool:
 
 
 def _type(kind: Any) -> str:
-    return (
-        f"[{','.join(_text(str(one).upper()) for one in kind)}]" if isinstance(kind, list) else _text(str(kind).upper())
-    )
+    if isinstance(kind, list):
+        return f"[{','.join(_text(str(one).upper()) for one in kind)}]"
+    return _text(str(kind).upper())
 
 
 def _list(items: Sequence[str]) -> str:

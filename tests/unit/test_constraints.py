@@ -12,7 +12,7 @@ import pytest
 from gemwright import SamplingParams
 from gemwright.engine.sampler import choose_token
 from gemwright.errors import RequestError, UnsupportedError
-from gemwright.testing.tokenizer_files import SPECIAL_IDS
+from gemwright.testing.tokenizer_files import FAMILY_IDS, SPECIAL_IDS
 from gemwright.text.constraint import (
     Constraint,
     choice_constraint,
@@ -242,9 +242,7 @@ def test_the_start_of_an_answer_follows_the_prompt(compiler: ConstraintCompiler)
 
 
 def test_a_model_without_call_syntax_writes_calls_as_json(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "gemwright.testing.tokenizer_files.SPECIAL_IDS", {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<unk>": 3}
-    )
+    monkeypatch.setitem(FAMILY_IDS, "gemma4", {"<pad>": 0, "<eos>": 1, "<bos>": 2, "<unk>": 3})
     compiler = byte_compiler(tmp_path, stop_token_ids=(1,))
     tools = [{"name": "f", "parameters": SCHEMA, "strict": True}, {"name": "g"}]
     call = '{"name": "f", "parameters": {"b": "x"}}'
