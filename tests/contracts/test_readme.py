@@ -24,9 +24,9 @@ def test_the_two_commands_are_shown() -> None:
     assert ["make", "test"] in programs()
 
 
-def test_the_main_verb_is_shown() -> None:
-    shown = {words[1] for words in programs() if Path(words[0]).name == "gemwright"}
-    assert "run" in shown
+def test_a_completion_a_chat_a_listed_model_and_a_report_of_the_machine_are_shown() -> None:
+    shown = [words[1] for words in programs() if Path(words[0]).name == "gemwright"]
+    assert shown[:4] == ["run", "chat", "list", "doctor"]
 
 
 def test_python_names_exist() -> None:

@@ -7,6 +7,7 @@ the documents name, in small: random weights, which answer any question with noi
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from gemwright.spec.families import read_config
 from gemwright.testing import write_tiny_checkpoint
 from gemwright.testing.checkpoints import random_tensors
 from gemwright.testing.tiny_configs import TINY_CONFIGS
-from tests.documents import DOCUMENTS, Command, blocks, is_ours, is_pattern, spans
+from tests.documents import DOCUMENTS, ROOT, Command, blocks, is_ours, is_pattern, spans
 from tests.end_to_end.command_line import child_environment
 from tests.hub_server import Hub, hub_variables, running_hub
 from tests.programs import write_programs
@@ -135,6 +136,27 @@ def environment(folder: Path) -> dict[str, str]:
         "HOME": str(home),
         "PATH": f"{programs}:{os.environ['PATH']}",
     }
+
+
+def test_what_readme_shows_of_the_demo_is_what_it_prints(tmp_path: Path) -> None:
+    target = re.search(r"^demo:.*\n\t\$\(BIN\)/(.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert target is not None
+    command = re.sub(r"--max-tokens \d+", "--max-tokens 2", target[1])
+    (shown,) = (block.text for block in blocks(ROOT / "README.md") if "planned" in block.text)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    # What the weights take is the same everywhere; the K/V cache depends on the machine.
+    assert memory_table(done.stderr).keys() == memory_table(shown).keys()
+    weights = {name: size for name, size in memory_table(shown).items() if name.startswith("weights")}
+    assert weights.items() <= memory_table(done.stderr).items()
+    assert shown.startswith(done.stdout.rstrip("\n"))
+
+
+def memory_table(text: str) -> dict[str, str]:
+    rows = re.findall(r"^  (\S.*?):? {2,}([\d.]+ [KMG]iB)", text, re.M)
+    assert len(rows) > 5
+    return {re.sub(r"\d+ blocks", "blocks", name): size for name, size in rows}
 
 
 def test_no_reason_is_left_over() -> None:
