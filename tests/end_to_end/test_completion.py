@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 from gemwright.cli.completion import SHELLS, cached_hub_ids, hub_cache
+from gemwright.cli.program import program
 from tests.end_to_end.command_line import CommandLine, child_environment
 from tests.programs import write_programs
 
@@ -92,6 +94,16 @@ def completed(home: Path, shell: str, typed: str) -> str:
     )
     head = typed.rpartition(" ")[0]
     return "\n".join(f"{head} {line.partition(chr(9))[0]}" for line in done.stdout.splitlines()) + done.stderr
+
+
+def test_every_verb_that_takes_a_model_completes_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(home / ".cache/huggingface/hub"))
+    for name, command in program.commands.items():
+        context = click.Context(command, info_name=name)
+        for argument in command.params:
+            if isinstance(argument, click.Argument) and "MODEL" in argument.make_metavar(context):
+                found = [item.value for item in argument.shell_complete(context, "google/")]
+                assert found == ["google/", "google/gemma-3-1b-it"], name
 
 
 @pytest.mark.parametrize("shell", INSTALLED)

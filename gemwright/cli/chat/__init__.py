@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gemwright.cli.completion import complete_model
 from gemwright.cli.options import (
     SAMPLING_NAMES,
     SectionCommand,
@@ -35,7 +36,7 @@ Examples:
 \b
 In the chat, /help lists the commands.""",
 )
-@click.argument("model_word", required=False, metavar="[MODEL]")
+@click.argument("model_word", required=False, metavar="[MODEL]", shell_complete=complete_model)
 @option("Chat", "--system", "The system message.")
 @option("Chat", "--think/--no-think", "Let the model think before it answers (Gemma 4).", default=None)
 @option("Chat", "--fold", "Show thoughts as one line.", is_flag=True)
