@@ -97,7 +97,10 @@ def test_float16_is_refused_for_each_family(name: str, tiny_folder: TinyFolder) 
         LLM(tiny_folder(name), dtype="float16")
 
 
-@pytest.mark.parametrize(("model_type", "row"), [(name, row) for row, types in rows.BY_TYPE for name in types], ids=str)
+@pytest.mark.parametrize(
+    ("model_type", "row"),
+    [pytest.param(name, row, id=name) for row, types in rows.BY_TYPE for name in types],
+)
 def test_a_model_known_by_its_type_is_refused_in_both_formats(model_type: str, row: Row, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     with pytest.raises(UnsupportedError) as caught:
