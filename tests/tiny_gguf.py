@@ -28,7 +28,7 @@ def write_tiny_gguf(
     without: frozenset[str] = frozenset(),
     tokens: int | None = None,
     sampling: Mapping[str, float] | None = None,
-    extra_metadata: Mapping[str, int] | None = None,
+    extra_metadata: Mapping[str, int | list[int]] | None = None,
     chat_template: str | None = None,
     raw: Mapping[str, tuple[NDArray[np.uint8], GGMLQuantizationType]] | None = None,
 ) -> Path:
@@ -49,7 +49,10 @@ def write_tiny_gguf(
         writer.add_chat_template(chat_template)
         _add_byte_tokenizer(writer, spec.vocab_size)
     for key, number in (extra_metadata or {}).items():
-        writer.add_uint32(key, number)
+        if isinstance(number, list):
+            writer.add_array(key, number)
+        else:
+            writer.add_uint32(key, number)
     for key, value in (sampling or {}).items():
         if isinstance(value, int):
             writer.add_int32(f"general.sampling.{key}", value)

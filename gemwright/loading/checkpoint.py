@@ -38,6 +38,7 @@ _COMPARED_BYTES = 16 << 20
 _ROPE_FREQS = "rope_freqs.weight"
 _ROPE_FREQS_LIMIT = 1 << 16
 _TOKEN_ARRAYS = ("tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
+_SUPPRESS_TOKENS = "tokenizer.ggml.suppress_tokens"
 # How GGUF spells what generation_config.json holds.
 _SAMPLING_KEYS = {
     "temperature": "general.sampling.temp",
@@ -238,6 +239,12 @@ def _generation_config(metadata: GgufMetadata, spec: ModelSpec) -> dict[str, Any
         if value is not None:
             found[name] = value
             found["do_sample"] = True
+    suppressed = metadata.get(_SUPPRESS_TOKENS)
+    if suppressed is not None:
+        ids = np.asarray(suppressed)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu" or bool((ids < 0).any()):
+            raise CheckpointError(f"{_SUPPRESS_TOKENS}: no list of token ids", value=str(suppressed)[:80])
+        found["suppress_tokens"] = ids.tolist()
     return found
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
+from gemwright.engine.model_defaults import suppressed_ids
 from gemwright.errors import CheckpointError, UnsupportedError
 from gemwright.loading.checkpoint import open_checkpoint
 from gemwright.spec.families import read_config
@@ -221,6 +224,25 @@ def test_generation_defaults_come_from_the_metadata(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "b.gguf", spec, values, sampling={"temp": 1.0, "top_k": 64, "top_p": 0.95})
     expected = ids | {"temperature": 1.0, "top_k": 64, "top_p": 0.95, "do_sample": True}
     assert open_checkpoint(path).generation_config == expected
+
+
+def test_a_gguf_names_the_tokens_that_are_never_given_as_generation_config_does(tmp_path: Path) -> None:
+    spec, values = tiny("gemma3")
+    path = write_tiny_gguf(
+        tmp_path / "a.gguf", spec, values, extra_metadata={"tokenizer.ggml.suppress_tokens": [410, 409]}
+    )
+    defaults = open_checkpoint(path).generation_config
+    assert suppressed_ids(defaults) == (410, 409)
+    assert json.dumps(defaults["suppress_tokens"]) == "[410, 409]"
+
+
+@pytest.mark.parametrize("damaged", [7, [-1], ["seven"]])
+def test_damaged_suppress_tokens_are_refused(tmp_path: Path, damaged: Any) -> None:
+    spec, values = tiny("gemma3")
+    path = write_tiny_gguf(
+        tmp_path / "a.gguf", spec, values, extra_metadata={"tokenizer.ggml.suppress_tokens": damaged}
+    )
+    refused(path, r"tokenizer\.ggml\.suppress_tokens")
 
 
 class TestPlaces:
