@@ -46,10 +46,12 @@ Examples:
 def batch(context: click.Context, /, words: tuple[str, ...], **values: Any) -> None:
     """Answer every line of IN (- is stdin), many at a time, and write the answers to OUT in the order finished.
 
-    A line holds "id" and one of "prompt" and "prompt_token_ids"; if wanted "max_tokens", "temperature", "top_k",
-    "top_p", "min_p", "seed", "n", "stop", "logprobs" and the other sampling settings of `run`, "ignore_eos",
-    "priority" (lower runs first) and "cache_salt". A line that cannot be served is answered with its error, and the
-    rest go on. OUT must not exist yet, except with --resume: then the ids it answers are left out.
+    A line holds "id" and one of "prompt", "prompt_token_ids" and "messages"; if wanted "max_tokens", "temperature",
+    "top_k", "top_p", "min_p", "seed", "n", "stop", "logprobs" and the other sampling settings of `run`, "ignore_eos",
+    "priority" (lower runs first) and "cache_salt". With "messages" may go "tools", "tool_choice",
+    "parallel_tool_calls", "enable_thinking", "continue_final_message" and "chat_template_kwargs". A line that cannot
+    be served is answered with its error, and the rest go on. OUT must not exist yet, except with --resume: then the
+    ids it answers are left out.
     """
     from gemwright.cli.interrupts import hold_interrupts
     from gemwright.cli.load import load_model, progress_bar
@@ -61,7 +63,13 @@ def batch(context: click.Context, /, words: tuple[str, ...], **values: Any) -> N
     model, source, target = choose_files(words, model=values["model"], is_from_variable=is_from_variable)
     answered = prepare_target(source, target, resume=values["resume"])
     with open_source(source) as lines:
-        llm = load_model(model, revision=values["revision"], offline=values["offline"], options=engine_options(values))
+        llm = load_model(
+            model,
+            revision=values["revision"],
+            offline=values["offline"],
+            chat_template=values["chat_template"],
+            options=engine_options(values),
+        )
         work = Batch(llm, answered=answered, cache_salt=values["cache_salt"])
         with open_target(target) as out, progress_bar("answering") as progress:
             total = count_lines(source) if progress is not None else 0

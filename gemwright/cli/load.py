@@ -15,8 +15,17 @@ Progress = Callable[[int, int | None], None]
 """Called with how much is done and how much there is, None where nobody knows."""
 
 
-def load_model(model: str | None, *, revision: str | None, offline: bool = False, options: dict[str, Any]) -> LLM:
-    """Return the loaded model, fetched first where it is not here; `options` are fields of EngineConfig."""
+def load_model(
+    model: str | None,
+    *,
+    revision: str | None,
+    offline: bool = False,
+    chat_template: str | None = None,
+    must_chat: bool = False,
+    options: dict[str, Any],
+) -> LLM:
+    """Return the loaded model, fetched first where it is not here; `options` are fields of EngineConfig, the rest as
+    LLM takes it."""
     from gemwright.cli.interrupts import import_backend
     from gemwright.config import EngineConfig
     from gemwright.engine.llm import LLM
@@ -27,7 +36,15 @@ def load_model(model: str | None, *, revision: str | None, offline: bool = False
     fetch_model(model, revision=revision, offline=offline, options=options)
     import_backend()
     with progress_bar("loading weights") as progress:
-        llm = LLM(model, revision=revision, offline=offline, progress=progress, **options)
+        llm = LLM(
+            model,
+            revision=revision,
+            offline=offline,
+            chat_template=chat_template,
+            must_chat=must_chat,
+            progress=progress,
+            **options,
+        )
     llm.load_seconds = time.perf_counter() - started_at  # with the backend's own start
     return llm
 

@@ -108,8 +108,12 @@ class SectionCommand(click.Command):
 
 
 def option(section: str, flag: str, help: str, *, short: str | None = None, **settings: Any) -> Decorator:  # type: ignore[type-arg]  # any callable
-    """Return a click option that also reads the environment variable GEMWRIGHT_<FLAG>; `short` is such as -y."""
-    variable = f"GEMWRIGHT_{flag.removeprefix('--').replace('-', '_').upper()}"
+    """Return a click option that also reads the environment variable GEMWRIGHT_<FLAG>; `short` is such as -y.
+
+    A switch is written --flag/--no-flag; its variable is that of --flag.
+    """
+    name, _, _ = flag.removeprefix("--").partition("/")
+    variable = f"GEMWRIGHT_{name.replace('-', '_').upper()}"
     names = (flag,) if short is None else (short, flag)
     return click.option(
         *names, cls=SectionOption, section=section, help=help, envvar=variable, show_envvar=True, **settings
@@ -145,7 +149,7 @@ unknown_keys_option = option(
     "Accept config keys whose effect on the maths is unknown.",
     is_flag=True,
 )
-model_options = _together(
+found_model_options = _together(
     option(
         "Model",
         "--model",
@@ -155,6 +159,15 @@ model_options = _together(
     revision_option,
     offline_option,
     unknown_keys_option,
+)
+model_options = _together(
+    found_model_options,
+    option(
+        "Model",
+        "--chat-template",
+        "How chats are written for the model: gemma2, gemma3, gemma4, gemma4-large, or a Jinja file; left out, the "
+        "model's own template, or that of its family.",
+    ),
 )
 
 sampling_options = _together(
@@ -265,6 +278,10 @@ batch_options = _together(
         is_flag=True,
     ),
     option("Engine", "--cache-salt", "Share cached prompts only with requests of the same salt."),
+)
+chat_options = _together(
+    option("Chat", "--system", "The system message."),
+    option("Chat", "--think/--no-think", "Let the model think before it answers (Gemma 4).", default=None),
 )
 ENGINE_NAMES = (
     *("dtype", "device", "kernels", "threads", "max_model_len", "max_num_batched_tokens", "max_num_seqs"),

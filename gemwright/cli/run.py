@@ -16,6 +16,7 @@ from gemwright.cli.options import (
     TokenIds,
     backend_options,
     batch_options,
+    chat_options,
     dtype_option,
     engine_options,
     given,
@@ -28,7 +29,6 @@ from gemwright.cli.options import (
 if TYPE_CHECKING:
     from gemwright.engine.llm import LLM, Prompt
     from gemwright.engine.request import SamplingParams
-    from gemwright.engine.result import Completion
 
 
 @click.command(
@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 Examples:
   gemwright run "The capital of France is" --max-tokens 16
   gemwright run ./gemma-3-1b-it "Once upon a time" --dtype float32
-  gemwright run model.gguf --token-ids 2,818,5279 --logprobs 5 --json""",
+  gemwright run model.gguf --token-ids 2,818,5279 --logprobs 5 --json
+  gemwright run ./gemma-4-E2B-it "Why is the sky blue?" --chat --think""",
 )
 @click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]", shell_complete=complete_model)
 @option("Prompt", "--prompt", "The prompt; - reads stdin.")
 @option("Prompt", "--token-ids", "The prompt as ids, used as given: no BOS is added.", type=TokenIds())
+@option("Chat", "--chat", "Ask an instruction-tuned model: PROMPT is what a user says.", is_flag=True)
+@chat_options
 @model_options
 @sampling_options
 @dtype_option
@@ -55,11 +58,12 @@ def run(context: click.Context, /, words: tuple[str, ...], **values: Any) -> Non
     MODEL is a hub id, a folder with config.json and safetensors, or a .gguf file; left out, it is Gemma 3 270M. A hub
     id is owner/name; owner/name:Q4_K_M picks one of several GGUF files, @REVISION at the end a revision. What is not
     in the local cache is fetched. A lone word is MODEL when --token-ids is given, when it is an existing folder or a
-    .gguf file, or looks like owner/name; otherwise it is PROMPT. PROMPT - reads stdin. Text is not put into a chat
-    template.
+    .gguf file, or looks like owner/name; otherwise it is PROMPT. PROMPT - reads stdin. Text is put into the model's
+    chat template with --chat alone.
 
-    The answer goes to stdout, all else to stderr.
+    The answer goes to stdout, all else to stderr, a thought too.
     """
+    from gemwright.cli.answers import show_answer, show_answers
     from gemwright.cli.asked import choose_model_and_prompt
     from gemwright.cli.load import load_model
     from gemwright.cli.summary import note_lines, summary_lines
@@ -72,20 +76,29 @@ def run(context: click.Context, /, words: tuple[str, ...], **values: Any) -> Non
         token_ids=values["token_ids"],
         from_environment=_from_environment(context),
     )
+    _check_chat(values, asked.prompt, _from_environment(context))
     chosen = given(values, SAMPLING_NAMES)
     # Numbers out of range are refused before a model is read.
     SamplingParams(**chosen)
     _refuse_unseen_logprobs(chosen, values["json"])
     llm = load_model(
-        asked.model, revision=values["revision"], offline=values["offline"], options=engine_options(values)
+        asked.model,
+        revision=values["revision"],
+        offline=values["offline"],
+        chat_template=values["chat_template"] if values["chat"] else None,
+        must_chat=values["chat"],
+        options=engine_options(values),
     )
+    prompt: Prompt = asked.prompt
     params = llm.sampling_params(**chosen)
+    if values["chat"]:
+        prompt, params = _chat(llm, prompt, params, system=values["system"], thinking=values["think"])
     if values["json"]:
-        (completion,) = llm.generate([asked.prompt], params, cache_salt=values["cache_salt"])
+        (completion,) = llm.generate([prompt], params, cache_salt=values["cache_salt"])
         write_json(completion.to_dict())
     else:
-        answer = _stream if params.n == 1 else _several
-        completion = answer(llm, asked.prompt, params, values["cache_salt"])
+        show = show_answer if params.n == 1 else show_answers
+        completion = show(llm, prompt, params, values["cache_salt"])
     closing = [] if values["json"] else summary_lines(llm, completion)
     for line in closing + note_lines(llm, is_default_model=asked.model is None):
         print(line, file=sys.stderr)
@@ -95,6 +108,31 @@ def write_json(content: dict[str, Any]) -> None:
     """Print one JSON object on stdout; its floats read back with the same bits."""
     is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     print(json.dumps(content, ensure_ascii=not is_utf8, allow_nan=False))
+
+
+def _check_chat(values: dict[str, Any], prompt: Prompt, from_environment: set[str]) -> None:
+    """Refuse flags of chats without --chat, unless they come from variables, and token ids with it."""
+    from gemwright.errors import RequestError
+
+    if values["chat"]:
+        if not isinstance(prompt, str):
+            raise RequestError("--chat is for text", value="--token-ids", remedy="give PROMPT, or leave --chat out")
+        return
+    for name in ("system", "think", "chat_template"):
+        if values[name] is not None and name not in from_environment:
+            flag = "--no-think" if values[name] is False else f"--{name.replace('_', '-')}"
+            raise RequestError(f"{flag} is for chats", remedy="add --chat")
+
+
+def _chat(
+    llm: LLM, prompt: Prompt, params: SamplingParams, *, system: str | None, thinking: bool | None
+) -> tuple[Prompt, SamplingParams]:
+    """Return the prompt as what a user says to the model, and the parameters for it."""
+    from gemwright.engine.chat_request import ChatRequest
+
+    first = [] if system is None else [{"role": "system", "content": system}]
+    messages = [*first, {"role": "user", "content": prompt}]
+    return llm.prepare_chat(ChatRequest(messages=messages, enable_thinking=thinking), params)
 
 
 def _from_environment(context: click.Context) -> set[str]:
@@ -109,34 +147,3 @@ def _refuse_unseen_logprobs(chosen: dict[str, Any], as_json: bool) -> None:
             raise RequestError(
                 f"--{name.replace('_', '-')} is shown in JSON only", value=chosen[name], remedy="add --json"
             )
-
-
-def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, cache_salt: str | None) -> Completion:
-    """Write the answer's text as it comes and return the completion; without a tokenizer write its ids."""
-    is_line_open = False
-    try:
-        for piece in llm.stream(prompt, params, cache_salt=cache_salt):
-            if isinstance(piece, str):
-                is_line_open = True
-                sys.stdout.write(piece)
-                sys.stdout.flush()
-            else:
-                print("" if piece.text is not None else _ids(piece.token_ids), flush=True)
-                return piece
-    except KeyboardInterrupt:
-        if is_line_open:
-            print(flush=True)
-        raise
-    raise AssertionError("a stream ends with its completion")
-
-
-def _several(llm: LLM, prompt: Prompt, params: SamplingParams, cache_salt: str | None) -> Completion:
-    (completion,) = llm.generate([prompt], params, cache_salt=cache_salt)
-    for number, choice in enumerate(completion.choices, start=1):
-        print(f"--- {number} of {len(completion.choices)}")
-        print(_ids(choice.token_ids) if choice.text is None else choice.text, flush=True)
-    return completion
-
-
-def _ids(token_ids: tuple[int, ...]) -> str:
-    return ",".join(map(str, token_ids))

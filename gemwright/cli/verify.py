@@ -15,7 +15,7 @@ from gemwright.cli.options import (
     SectionCommand,
     backend_options,
     engine_options,
-    model_options,
+    found_model_options,
     option,
     output_options,
 )
@@ -33,7 +33,7 @@ Examples:
   gemwright verify ./gemma-3-1b-it --dtype bfloat16 --max-tokens 64""",
 )
 @click.argument("word", required=False, metavar="[MODEL]", shell_complete=complete_model)
-@model_options
+@found_model_options
 @option("Comparison", "--prompts", "File of prompts: text, one a line; or .jsonl, see above.", type=click.Path())
 @option("Comparison", "--max-tokens", "Greedy tokens for each prompt; left out, 32.", type=int, default=32)
 @option("Engine", "--dtype", "auto, float32 or bfloat16; left out, float32.", default="float32")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gemwright.config import EngineConfig
-from gemwright.engine.model_defaults import sampling_defaults, stop_ids
+from gemwright.engine.model_defaults import sampling_defaults, stop_ids, suppressed_ids
 from gemwright.engine.start import EnginePlan, plan_engine
 from gemwright.errors import CheckpointError, GemwrightError
 from gemwright.loading.checkpoint import open_checkpoint
@@ -68,6 +68,7 @@ def assess_model(
         return Assessment(name, path, None, None, None, (), tuple(refusals))
     description = attempt(lambda: describe_checkpoint(checkpoint, path))
     attempt(lambda: stop_ids(checkpoint.generation_config, checkpoint.spec.eos_token_ids))
+    attempt(lambda: suppressed_ids(checkpoint.generation_config))
     attempt(lambda: sampling_defaults(checkpoint.generation_config))
     plan = attempt(lambda: plan_engine(checkpoint, config))
     if plan is not None:

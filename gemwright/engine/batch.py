@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from gemwright.engine.llm import LLM, Prompt, draw_seed
+from gemwright.engine.chat_request import CHAT_FIELDS, ChatRequest
+from gemwright.engine.llm import LLM, Prompt
 from gemwright.engine.request import Request, SamplingParams
 from gemwright.errors import GemwrightError, RequestError
 
@@ -21,7 +22,7 @@ LineId = str | int
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "messages")
 SAMPLING_FIELDS = frozenset(item.name for item in fields(SamplingParams)) - {"constraint"}
-FIELDS = frozenset({"id", *PROMPT_FIELDS, "priority", "cache_salt"}) | SAMPLING_FIELDS
+FIELDS = frozenset({"id", *PROMPT_FIELDS, "priority", "cache_salt"}) | SAMPLING_FIELDS | CHAT_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class BatchLine:
     """What a line asks. Of sampling only what it sets."""
 
     line_id: LineId
-    prompt: Prompt
+    prompt: Prompt | ChatRequest
     sampling: Mapping[str, Any]
     priority: int
     cache_salt: str | None
@@ -123,10 +124,10 @@ class Batch:
                 return None
             parsed = parse_line(line_id, asked, self.cache_salt)
             params = SamplingParams(**{**self.llm.sampling_defaults(), **parsed.sampling})
-            ids = self.llm.prompt_ids(parsed.prompt)
-            requests = self.llm.core.add(
-                ids, params, draw_seed(params), priority=parsed.priority, cache_salt=parsed.cache_salt
-            )
+            prompt = parsed.prompt
+            if isinstance(prompt, ChatRequest):
+                prompt, params = self.llm.prepare_chat(prompt, params)
+            requests = self.llm.add(prompt, params, priority=parsed.priority, cache_salt=parsed.cache_salt)
         except GemwrightError as error:
             if line_id is None and number in self.answered.lines:
                 return None
@@ -209,25 +210,29 @@ def parse_line(line_id: LineId, asked: Mapping[str, Any], cache_salt: str | None
             value=" and ".join(prompts) or None,
             limit="one of prompt, prompt_token_ids and messages",
         )
-    (name,) = prompts
-    prompt = given[name]
+    return BatchLine(
+        line_id,
+        _prompt(prompts[0], given),
+        {key: value for key, value in given.items() if key in SAMPLING_FIELDS},
+        given.get("priority", 0),
+        given.get("cache_salt", cache_salt),
+    )
+
+
+def _prompt(name: str, given: Mapping[str, Any]) -> Prompt | ChatRequest:
+    """Return what a line's field of PROMPT_FIELDS asks, with what goes with it."""
+    chat = {key: value for key, value in given.items() if key in CHAT_FIELDS}
     if name == "messages":
-        raise RequestError(
-            "messages need a chat template, which is not supported yet",
-            remedy="write the turns out in prompt, control words and all",
-        )
+        return ChatRequest(**chat)
+    if chat:
+        raise RequestError(f"{next(iter(chat))} goes with messages", value=name, remedy="give messages instead")
+    prompt = given[name]
     kind, limit = (str, "a text") if name == "prompt" else (list, "a list of token ids")
     if not isinstance(prompt, kind):
         raise RequestError(name, value=repr(prompt)[:80], limit=limit)
     if not prompt:
         raise RequestError("the prompt is empty", limit="at least one character or token")
-    return BatchLine(
-        line_id,
-        prompt,
-        {key: value for key, value in given.items() if key in SAMPLING_FIELDS},
-        given.get("priority", 0),
-        given.get("cache_salt", cache_salt),
-    )
+    return prompt
 
 
 def error_output(line_id: LineId | None, error: GemwrightError, number: int | None = None) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class ChatRequest:
         Raises UnsupportedError for a base model (`template` is None) and for media, RequestError for what cannot be
         rendered, for a choice that names no tool, and where the parameters ask for another constraint already.
         """
-        if self.parallel_tool_calls not in (None, True, False):
+        if not isinstance(self.parallel_tool_calls, bool | None):
             raise RequestError("parallel_tool_calls", value=repr(self.parallel_tool_calls)[:80], limit="true or false")
         tools = read_tools(self.tools)
         constraint = tool_constraint(tools, self.tool_choice, parallel_tool_calls=self.parallel_tool_calls is not False)

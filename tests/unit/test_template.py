@@ -1,4 +1,4 @@
-"""What holds for every template: one BOS, nobody's words as control tokens, answers gone on with, choices and refusals."""
+"""What holds for every template: one BOS, nobody's words as control tokens, going on with an answer, refusals."""
 
 from __future__ import annotations
 
@@ -209,7 +209,8 @@ def test_tools_that_the_models_template_cannot_show_are_refused() -> None:
 
 
 def test_a_template_of_gemma3_that_takes_tools_gets_them() -> None:
-    source = "{% for tool in tools or [] %}{{ tool.function.name }};{% endfor %}{% for m in messages %}{{ m.role }};{% endfor %}"
+    source = "{% for tool in tools or [] %}{{ tool.function.name }};{% endfor %}"
+    source += "{% for message in messages %}{{ message.role }};{% endfor %}"
     template = with_source("gemma3", source)
     messages = [system("S"), user("U"), assistant("", ("1", "f", {})), tool("1", "x")]
     assert template.render(messages, tools=[function("f")]).text == "f;system;user;assistant;tool;"

@@ -12,6 +12,7 @@ from gemwright.cli.options import (
     SectionCommand,
     backend_options,
     batch_options,
+    chat_options,
     debug_option,
     dtype_option,
     engine_options,
@@ -37,8 +38,7 @@ Examples:
 In the chat, /help lists the commands.""",
 )
 @click.argument("model_word", required=False, metavar="[MODEL]", shell_complete=complete_model)
-@option("Chat", "--system", "The system message.")
-@option("Chat", "--think/--no-think", "Let the model think before it answers (Gemma 4).", default=None)
+@chat_options
 @option("Chat", "--fold", "Show thoughts as one line.", is_flag=True)
 @option("Chat", "--load", "Go on with a conversation that /save wrote.", type=click.Path(dir_okay=False))
 @option("Chat", "--no-history", "Do not keep what is typed for the arrow keys of later chats.", is_flag=True)
@@ -77,6 +77,7 @@ def chat(model_word: str | None, **values: Any) -> None:
         model,
         revision=values["revision"],
         offline=values["offline"],
+        chat_template=values["chat_template"],
         options={"max_num_seqs": 1, **engine_options(values)},
     )
     from gemwright.cli.chat.session import Session
