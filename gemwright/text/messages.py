@@ -24,12 +24,15 @@ MEDIA_PARTS = {
 }
 """What parts of a message are called, and what they are."""
 
-_ROLES = ("system", "user", "assistant", "tool")
-_OTHER_ROLES = {"developer": "system", "model": "assistant", "function": "tool"}
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_OTHER_ROLES = {"model": "assistant", "function": "tool"}
+SYSTEM_ROLES = ("system", "developer")
+"""Two names of one role."""
 _HARMLESS = frozenset(("id", "name", "annotations", "refusal", "audio", "cache_control", "metadata", "status", "type"))
 """Fields that no Gemma template prints; clients send back what they were sent."""
 _OF_ROLE = {
     "system": frozenset(("content",)),
+    "developer": frozenset(("content",)),
     "user": frozenset(("content",)),
     "assistant": frozenset(("content", "reasoning", "reasoning_content", "tool_calls", "function_call")),
     "tool": frozenset(("content", "tool_call_id")),
@@ -64,6 +67,8 @@ class Message:
     tool_name: str | None = None
     call_id: str | None = None
     result: Mapping[str, Any] | None = None
+    in_parts: bool = False
+    """Whether its content came as a list of parts."""
 
     @property
     def media(self) -> tuple[str, ...]:
@@ -74,6 +79,11 @@ class Message:
     def text(self) -> str:
         """Its texts, joined."""
         return "".join(part.text for part in self.parts)
+
+    @property
+    def given(self) -> Mapping[str, Any] | str | None:
+        """What a tool gave: a mapping, text, or nothing."""
+        return self.result if self.result is not None else self.text if self.parts else None
 
     def with_texts(self, change: Callable[[str], str]) -> Message:
         """Return the message with every string in it changed, keys and names too."""
@@ -101,7 +111,7 @@ def changed(value: Any, change: Callable[[str], str]) -> Any:
 def read_messages(messages: Any) -> list[Message]:
     """Return the messages of a request.
 
-    `developer` is `system`, `function` is `tool`. Content is text or a list of parts; where it is null it is empty.
+    `function` is `tool`, `model` is `assistant`. Content is text or a list of parts; where it is null it is empty.
     Arguments of calls are a JSON object, as text or as it is. A tool's message names its tool by `tool_call_id` of a
     call before it, or by `name`. Raises RequestError naming the place.
     """
@@ -146,7 +156,7 @@ def _read_message(message: Any, where: str, names: Mapping[str, str]) -> Message
         return Message(role, parts, tool_name=name, call_id=call_id, result=result)
     if content is None:
         raise RequestError(f"{where}.content", value="null", limit="text, or a list of parts")
-    return Message(role, parts)
+    return Message(role, parts, in_parts=not isinstance(content, str))
 
 
 def _read_content(content: Any, where: str) -> tuple[Part, ...]:

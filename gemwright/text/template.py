@@ -5,15 +5,17 @@ Whoever's words they are, no text of a message or a tool becomes a control token
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gemwright.errors import RequestError
-from gemwright.text.messages import Message, Part, changed, read_messages, read_tools, read_variables
+from gemwright.text.messages import SYSTEM_ROLES, Message, Part, changed, read_messages, read_tools, read_variables
 from gemwright.text.parser_dialects import prompt_leaves_thought_open
 from gemwright.text.template_gemma import alternate, fold_system, render_gemma
-from gemwright.text.template_gemma4 import one_system, render_gemma4, without_thoughts
+from gemwright.text.template_gemma4 import render_gemma4, text_before_calls, without_thoughts
 from gemwright.text.tokenizer import Tokenizer
 from gemwright.text.tool_schemas import simplified
 
@@ -95,7 +97,9 @@ class ChatTemplate:
             _check_continued(said)
             add_generation_prompt = False
         if self.dialect == "gemma4":
-            said = without_thoughts(one_system(said))
+            said = without_thoughts(said)
+            # Thoughts that are kept in older turns are kept with calls alone, so text and calls stay together.
+            said = said if variables.get("preserve_thinking") else text_before_calls(said)
             if continue_final_message:
                 _check_continued(said)
         marked = self._marked(said, [simplified(tool) for tool in given_tools], variables)
@@ -194,13 +198,15 @@ class ChatTemplate:
             raise RequestError(
                 "tools: the model's own template knows none", remedy="load it with --chat-template gemma4"
             )
+        if self.dialect == "gemma4":
+            _refuse_lone_answers(messages)
         if continues:
             messages = [*messages[:-1], _ended(messages[-1], marked.end)]
         names = {"bos_token": self._tokenizer.bos_token_id, "eos_token": self._tokenizer.eos_token_id}
         named = {name: "" if i is None else self._tokenizer.id_to_token(i) or "" for name, i in names.items()}
         switch = {"enable_thinking": thinking} if self.can_think else {}
         text = own.render(
-            [_as_openai(message) for message in messages],
+            _as_openai(messages, takes_mappings="tool_responses" in own.source),
             tools=tools or None,
             add_generation_prompt=add_generation_prompt,
             variables={**marked.variables, **named, **switch},
@@ -252,14 +258,47 @@ def _check_continued(messages: Sequence[Message]) -> None:
         )
 
 
-def _as_openai(message: Message) -> dict[str, Any]:
-    """Return a message as templates read it."""
+def _refuse_lone_answers(messages: Sequence[Message]) -> None:
+    """Raise RequestError for a tool's message that is not right behind a call, which templates leave out."""
+    for place, message in enumerate(messages):
+        if message.role == "tool":
+            asked = next((before for before in reversed(messages[:place]) if before.role != "tool"), None)
+            if asked is None or not asked.calls:
+                raise RequestError(
+                    "messages: what a tool gave does not stand behind a call, and the template would leave it out",
+                    value=f"tool {message.tool_name}",
+                    remedy="put it right behind the assistant message with the call",
+                )
+
+
+def _as_openai(messages: Sequence[Message], *, takes_mappings: bool) -> list[dict[str, Any]]:
+    """Return messages as templates read them.
+
+    takes_mappings: the template has a place of its own for what tools gave, the assistant message with the calls; there
+    a mapping is printed as one. In a tool message the published template takes it for a list, and fails.
+    """
+    found: list[dict[str, Any]] = []
+    place = 0
+    while place < len(messages):
+        message = messages[place]
+        place += 1
+        found.append(_as_one(message))
+        given = list(itertools.takewhile(lambda follower: follower.role == "tool", messages[place:]))
+        has_mapping = message.calls and any(follower.result is not None for follower in given)
+        if has_mapping and takes_mappings and not any(follower.media for follower in given):
+            responses = [{"name": follower.tool_name, "response": follower.given} for follower in given]
+            found[-1]["tool_responses"] = responses
+            place += len(given)
+    return found
+
+
+def _as_one(message: Message) -> dict[str, Any]:
     content: Any = [
         {"type": "text", "text": part.text} if part.kind == "text" else {"type": part.kind} for part in message.parts
     ]
     if message.role == "tool" and not message.media:
-        content = message.result if message.parts == () else message.text
-    elif not message.media:
+        content = message.given if message.result is None else json.dumps(message.result, ensure_ascii=False)
+    elif not message.media and not (message.in_parts and message.role in SYSTEM_ROLES):
         single = len(message.parts) == 1
         content = message.text if single else "".join(part.text.strip() for part in message.parts)
     found: dict[str, Any] = {"role": message.role, "content": content}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemwright.errors import RequestError
-from gemwright.text.messages import Message, Part
+from gemwright.text.messages import SYSTEM_ROLES, Message, Part
 
 BETWEEN = "\n\n"
 """Stands between what was said by one side in several messages, and behind a system message."""
@@ -34,7 +34,9 @@ def alternate(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -
     the user, a call by the assistant as JSON. Neighbors of one role become one turn. Raises RequestError where the
     first turn is the assistant's.
     """
-    num_system = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
+    num_system = next(
+        (place for place, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages)
+    )
     system = [message.text for message in messages[:num_system]]
     if any(message.media for message in messages[:num_system]):
         raise RequestError("messages[0].content: a system message holds text alone", remedy="put media in a user turn")
@@ -105,7 +107,7 @@ def _as_said(message: Message) -> Message:
         calls = [{"name": call.name, "parameters": call.arguments} for call in message.calls]
         written = Part("text", json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False))
         return Message("assistant", _joined(message.parts, (written,)) if message.text.strip() else (written,))
-    return replace(message, role="user" if message.role == "system" else message.role, reasoning=None)
+    return replace(message, role="user" if message.role in SYSTEM_ROLES else message.role, reasoning=None)
 
 
 def _joined(first: tuple[Part, ...], second: tuple[Part, ...]) -> tuple[Part, ...]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gemwright.text.messages import Message, Part
+from gemwright.text.messages import SYSTEM_ROLES, Message
 from gemwright.text.tool_syntax import format_call, format_value
 
 _MEDIA_WORDS = {"image": "<|image|>", "audio": "<|audio|>", "video": "<|video|>"}
 _QUOTE = '<|"|>'
 _OPEN_THOUGHT = "<|channel>thought\n"
+_STANDARD = ("description", "type", "properties", "required", "nullable")
 _NO_THOUGHT = "<|channel>thought\n<channel|>"
 
 
@@ -36,13 +37,19 @@ def without_thoughts(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
-def one_system(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with several leading system messages made one, a blank line between."""
-    num_system = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
-    if num_system < 2:
-        return list(messages)
-    texts = [message.text.strip() for message in messages[:num_system]]
-    return [Message("system", (Part("text", "\n\n".join(texts)),)), *messages[num_system:]]
+def text_before_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with the text of one that also calls tools as a message of its own before it.
+
+    The model writes it so. The published template would put the text behind what the tools gave, and end the turn
+    there, so that the model would have to open the next by itself.
+    """
+    found: list[Message] = []
+    for message in messages:
+        if message.calls and message.text.strip():
+            found += [replace(message, calls=()), replace(message, parts=(), reasoning=None)]
+        else:
+            found.append(message)
+    return found
 
 
 def render_gemma4(
@@ -62,10 +69,10 @@ def render_gemma4(
     is left open to be gone on with.
     """
     text = ["<bos>"]
-    has_system = bool(messages) and messages[0].role == "system"
+    has_system = bool(messages) and messages[0].role in SYSTEM_ROLES
     if thinking or tools or has_system:
         text += ["<|turn>system\n", "<|think|>\n" * thinking]
-        text += [_content(messages[0])] if has_system else []
+        text += [_system(messages[0])] if has_system else []
         text += [f"<|tool>{declaration(tool['function'])}<tool|>" for tool in tools]
         text.append("<turn|>\n")
     turns = list(messages[has_system:])
@@ -97,7 +104,8 @@ def render_gemma4(
         follower = turns[place + 1 + len(responses)] if place + 1 + len(responses) < len(turns) else None
         if message.calls and not responses:
             text.append("<|tool_response>")
-            in_model_turn, last_rendered = False, "call"
+            last_rendered = "call"
+            in_model_turn = follower is not None and follower.role == "assistant"
         else:
             stays_open = continues or last_rendered == "response" if follower is None else follower.role == "assistant"
             text.append("" if stays_open else "<turn|>\n")
@@ -117,6 +125,13 @@ def _generation_prompt(last_rendered: str, thinking: bool, closes_thought: bool)
 
 def _opened(in_model_turn: bool) -> list[str]:
     return [] if in_model_turn else ["<|turn>model\n"]
+
+
+def _system(message: Message) -> str:
+    """Return a first system message; behind each of its parts, if it has parts, stands a space."""
+    if not message.in_parts:
+        return _content(message)
+    return "".join(part.text.strip() + " " for part in message.parts)
 
 
 def _content(message: Message) -> str:
@@ -140,8 +155,7 @@ def _is_answer(turns: Sequence[Message], place: int) -> bool:
 
 
 def _response(message: Message) -> list[str]:
-    given: Mapping[str, Any] = {"value": message.text if message.parts else None}
-    given = given if message.result is None else message.result
+    given = message.given if message.result is not None else {"value": message.given}
     media = [_MEDIA_WORDS[part.kind] for part in message.parts if part.kind != "text"]
     return [f"<|tool_response>response:{message.tool_name}{format_value(given)}<tool_response|>", *media]
 
@@ -166,6 +180,9 @@ def _object_fields(schema: Mapping[str, Any], *, is_top: bool = False) -> list[s
     """Return the fields of an object's schema: properties, required, and at the top its type."""
     fields = []
     properties = schema.get("properties")
+    if not is_top and not isinstance(properties, Mapping):
+        # As the published template has it: what else the schema says stands where its properties would.
+        properties = {key: value for key, value in schema.items() if key not in _STANDARD}
     if properties or not is_top:
         fields.append(f"properties:{{{_properties(properties or {})}}}")
     if schema.get("required"):
@@ -177,8 +194,9 @@ def _properties(properties: Mapping[str, Any]) -> str:
     return ",".join(f"{name}:{{{','.join(_property(schema))}}}" for name, schema in _sorted(properties))
 
 
-def _property(schema: Mapping[str, Any]) -> list[str]:
-    kind = schema["type"]
+def _property(schema: Any) -> list[str]:
+    schema = schema if isinstance(schema, Mapping) else {}
+    kind = schema.get("type", "")
     fields = [f"description:{_text(schema['description'])}"] if schema.get("description") else []
     if _is(kind, "string") and schema.get("enum"):
         fields.append(f"enum:{_quoted_keys(schema['enum'])}")

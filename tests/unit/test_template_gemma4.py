@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gemwright.errors import RequestError
 from tests.chat_templates import assistant, built_in, byte_tokenizer, function, system, through_jinja, tool, user
 
 MAKERS = (built_in, through_jinja)
@@ -58,12 +59,20 @@ def test_the_system_turn(name: str) -> None:
     assert found == f"<bos><|turn>system\n<|think|>\nS{declared}<turn|>\n{tail}"
 
 
-def test_two_system_messages_are_one_and_a_late_one_has_a_turn() -> None:
-    found = render("gemma4", [system("A "), {"role": "developer", "content": "B"}, user("U"), system("L"), user("V")])
+def test_the_first_system_message_is_the_systems_and_others_have_turns_of_their_own() -> None:
+    developer = {"role": "developer", "content": "B"}
+    found = render("gemma4", [system("A "), developer, user("U"), system("L"), user("V")])
     assert found == (
-        "<bos><|turn>system\nA\n\nB<turn|>\n<|turn>user\nU<turn|>\n<|turn>system\nL<turn|>\n<|turn>user\nV<turn|>\n"
-        "<|turn>model\n"
+        "<bos><|turn>system\nA<turn|>\n<|turn>developer\nB<turn|>\n<|turn>user\nU<turn|>\n"
+        "<|turn>system\nL<turn|>\n<|turn>user\nV<turn|>\n<|turn>model\n"
     )
+    assert render("gemma4", [developer, user("U")]).startswith("<bos><|turn>system\nB<turn|>\n<|turn>user\n")
+
+
+def test_parts_of_a_first_system_message_are_told_apart_by_spaces() -> None:
+    parts = [{"type": "text", "text": " A."}, {"type": "text", "text": "B. "}]
+    assert render("gemma4", [system(parts), user("U")]).startswith("<bos><|turn>system\nA. B. <turn|>\n")
+    assert render("gemma4", [user(parts)]).startswith("<bos><|turn>user\nA.B.<turn|>\n")
 
 
 def test_history_without_calls_keeps_answers_and_no_thoughts() -> None:
@@ -122,7 +131,7 @@ def test_consecutive_answers_stay_in_one_turn() -> None:
     assert found == "<bos><|turn>user\nU<turn|>\n<|turn>model\nAB<turn|>\n<|turn>user\nV<turn|>\n"
     unanswered = render("gemma4", [user("U"), assistant("", ("1", "f", {})), assistant("B")])
     call = "<|tool_call>call:f{}<tool_call|><|tool_response>"
-    assert unanswered == (f"<bos><|turn>user\nU<turn|>\n<|turn>model\n{call}<|turn>model\nB<turn|>\n<|turn>model\n")
+    assert unanswered == f"<bos><|turn>user\nU<turn|>\n<|turn>model\n{call}B<turn|>\n<|turn>model\n"
 
 
 def test_calls_of_one_message_come_together_and_find_their_names() -> None:
@@ -135,13 +144,39 @@ def test_calls_of_one_message_come_together_and_find_their_names() -> None:
         tool("3", None),
     ]
     assert render("gemma4", messages) == (
-        "<bos><|turn>user\nU<turn|>\n<|turn>model\n"
+        "<bos><|turn>user\nU<turn|>\n<|turn>model\nText."
         '<|tool_call>call:f{A:false,b:[1,{Y:<|"|>x<|"|>,z:1.5}]}<tool_call|>'
         "<|tool_call>call:g.h-i{n:-3}<tool_call|><|tool_call>call:f{}<tool_call|>"
         "<|tool_response>response:g.h-i{a:[true],b:null}<tool_response|>"
         '<|tool_response>response:f{value:<|"|>x<|"|>}<tool_response|>'
-        "<|tool_response>response:f{value:null}<tool_response|>Text.<turn|>\n<|turn>model\n"
+        "<|tool_response>response:f{value:null}<tool_response|>"
     )
+
+
+def test_text_beside_calls_stands_before_them_as_the_model_wrote_it() -> None:
+    """The published template puts it behind the results and ends the turn, with none for the model to go on in."""
+    call = assistant("I look.", ("1", "f", {}), thought="Hm.")
+    begin = (
+        "<|turn>user\nU<turn|>\n<|turn>model\n<|channel>thought\nHm.\n<channel|>I look.<|tool_call>call:f{}<tool_call|>"
+    )
+    response = '<|tool_response>response:f{value:<|"|>x<|"|>}<tool_response|>'
+    assert render("gemma4", [user("U"), call, tool("1", "x")]) == f"<bos>{begin}{response}"
+    thinking = render("gemma4", [user("U"), call, tool("1", "x")], enable_thinking=True)
+    assert thinking == f"<bos><|turn>system\n<|think|>\n<turn|>\n{begin}{response}<|channel>thought\n"
+    answered = render(
+        "gemma4", [user("U"), call, tool("1", "x"), assistant("So."), user("V")], add_generation_prompt=False
+    )
+    assert answered == (
+        "<bos><|turn>user\nU<turn|>\n<|turn>model\nI look.<|tool_call>call:f{}<tool_call|>"
+        f"{response}So.<turn|>\n<|turn>user\nV<turn|>\n"
+    )
+
+
+def test_what_a_tool_gave_without_a_call_before_it_is_never_left_out_silently() -> None:
+    messages = [user("U"), {"role": "tool", "name": "f", "content": "x"}]
+    assert "response:f{" in built_in("gemma4").render(messages).text
+    with pytest.raises(RequestError, match="does not stand behind a call"):
+        through_jinja("gemma4").render(messages)
 
 
 def test_null_is_kept_in_arguments_and_results() -> None:
