@@ -29,7 +29,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GEMWRIGHT_")}
-    return {**kept, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(tmp_path / "state"), "NO_COLOR": ""}
+    return {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "NO_COLOR": "",
+        "PROMPT_TOOLKIT_NO_CPR": "1",
+    }
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ def test_thoughts_are_dim_in_colors_and_fold_to_a_line(model: str, in_colors: di
         assert re.search(r"\[thought for [\d.]+ s, 3 words; /thought shows it\]\nAll is well\.", shown)
         screen.wait_for(">>>")
         screen.type("/thought\r")
-        screen.wait_for(r"Let me see\.")
+        screen.wait_for(r"Let me see\.\s+>>>")
         screen.type("\x04")
         assert screen.wait_for_end() == 0
 
@@ -102,9 +108,9 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(model: str, environment: di
         screen.wait_for(r"\| stopped\]")
         screen.wait_for(">>>")
         screen.type("\x03")
-        screen.wait_for("Ctrl-D or /exit leaves")
+        screen.wait_for(r"Ctrl-D or /exit leaves\s+>>>")
         screen.type("/undo\r")
-        screen.wait_for(r"taken back: Talk\.")
+        screen.wait_for(r"taken back: Talk\.[^>]*>>>")
         screen.type("\x04")
         assert screen.wait_for_end() == 0
 
