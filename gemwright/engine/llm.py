@@ -86,8 +86,7 @@ class LLM:
                 is_large=self.spec.per_layer_inputs is None,
                 chosen=chat_template,
             )
-            if self._templates.takes_turns:
-                eos_token_ids = tuple(dict.fromkeys([*eos_token_ids, *tokenizer.eos_token_ids]))
+            eos_token_ids = self._templates.all_stop_ids()
         elif chat_template is not None or must_chat:
             raise UnsupportedError("a chat needs a tokenizer, and this checkpoint has none", value=self.model)
         if (chat_template is not None or must_chat) and self.chat_template is None:

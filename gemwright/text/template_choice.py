@@ -65,6 +65,15 @@ class TemplateChoice:
             has_own = True
         return has_own or (dialect_of(self.tokenizer) is not None and self._is_instruction_tuned())
 
+    def all_stop_ids(self) -> tuple[int, ...]:
+        """Return where answers end: at the stop ids of the configs and, where the model takes turns, also at what its
+        tokenizer names so, at the end of a turn and at `<eos>`, which some GGUF files leave out for it."""
+        if not self.takes_turns:
+            return tuple(self.stop_ids)
+        end = self.tokenizer.special_tokens.get("<eos>")
+        named = [*self.stop_ids, *self.tokenizer.eos_token_ids, *([] if end is None else [end])]
+        return tuple(dict.fromkeys(named))
+
     def load(self) -> ChatTemplate | None:
         """Return the template, or None for a base model.
 

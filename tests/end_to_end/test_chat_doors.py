@@ -6,15 +6,20 @@ What a tiny random model says is set by a grammar.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemwright import LLM
-from gemwright.testing import write_tiny_checkpoint
-from tests.chat_templates import assistant, function, tool, user
+from gemwright.cli.answers import show_answer
+from gemwright.spec.families import read_config
+from gemwright.testing import TINY_CONFIGS, write_tiny_checkpoint
+from gemwright.testing.checkpoints import random_tensors
+from tests.chat_templates import assistant, function, template_source, tool, user
 from tests.end_to_end.command_line import CommandLine, Outcome
+from tests.tiny_gguf import write_tiny_gguf
 
 SAYS = ["--grammar", 'start: <|channel> "thought\\nLet me see.\\n" <channel|> "All is well."']
 CALLS = ["--grammar", 'start: "So: " <|tool_call> "call:f{a:1}" <tool_call|>']
@@ -95,6 +100,23 @@ def test_the_answer_goes_to_stdout_and_the_thought_to_stderr(gemwright: CommandL
     assert several.stderr.startswith("Let me see.\nLet me see.\n")
 
 
+def test_a_thought_is_dim_on_a_terminal(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = LLM(models["gemma4"], threads=1, max_model_len=256)
+    params = llm.sampling_params(grammar=SAYS[1])
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    completion = show_answer(llm, llm.render_chat([user("Hi")]), params, None)
+    shown = capsys.readouterr()
+    assert (shown.out, completion.text) == ("All is well.\n", "All is well.")
+    assert set(shown.err.replace("\x1b[2m", "<").replace("\x1b[0m", ">")) >= {"<", ">"}
+    assert re.sub(r"\x1b\[[02]m", "", shown.err) == "Let me see.\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_answer(llm, llm.render_chat([user("Hi")]), params, None)
+    assert capsys.readouterr().err == "Let me see.\n"
+
+
 def test_a_call_that_nobody_asked_for_is_shown(gemwright: CommandLine, models: dict[str, str]) -> None:
     outcome = gemwright("run", models["gemma4"], "Hi", "--chat", *CALLS)
     assert outcome.stdout == 'So: \n{"name": "f", "arguments": {"a":1}}\n'
@@ -111,6 +133,18 @@ def test_stop_ids_are_all_that_the_model_and_its_tokenizer_name(models: dict[str
     assert stops("base") == [1]
     assert stops("base", chat_template="gemma4") == [1, 50, 106]
     assert stops("no-words") == [1]
+
+
+def test_a_gguf_chat_model_stops_and_answers_by_its_own_template(gemwright: CommandLine, tmp_path: Path) -> None:
+    spec = read_config(TINY_CONFIGS["gemma3"])
+    source = template_source("gemma3")
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", spec, random_tensors(spec, 0), chat_template=source)
+    assert sorted(LLM(path, threads=1, max_model_len=64).core.eos_token_ids) == [1, 106]
+    outcome = gemwright("run", path, "Hi", "--chat", "--max-tokens", 1, "--json")
+    assert outcome.code == 0, outcome.stderr
+    ids = [108 + byte if byte != 10 else 107 for byte in b"user\nHi"]
+    model = [108 + byte if byte != 10 else 107 for byte in b"model\n"]
+    assert outcome.json()["prompt_token_ids"] == [2, 105, *ids, 106, 107, 105, *model]
 
 
 def test_gemma2_stops_at_its_own_end_of_turn(tmp_path: Path) -> None:

@@ -97,6 +97,30 @@ def test_a_gguf_file_that_ends_with_the_end_of_a_turn_takes_turns(tmp_path: Path
     assert choice(tmp_path, tokenizer, gguf_metadata=metadata, stop_ids=(106,)).takes_turns
 
 
+@pytest.mark.parametrize(
+    ("metadata", "ends", "stop_ids"),
+    [
+        # Field cases 047, 048: whatever a converter wrote, a chat ends where its model ends it.
+        (small_gemma3_metadata(), {"eos": 1}, [1, 106]),
+        (small_gemma3_metadata(), {"eos": 106}, [1, 106]),
+        (small_gemma3_metadata(), {"eos": 1, "eot": 106}, [1, 106]),
+        (small_gemma4_metadata(), {"eos": 1}, [1, 50, 106]),
+        (small_gemma4_metadata(), {"eos": 106}, [1, 50, 106]),
+        (small_gemma4_metadata(), {"eos": 106, "eot": 50, "eom": 98}, [1, 50, 98, 106]),
+    ],
+)
+def test_a_gguf_chat_model_stops_at_every_end(
+    tmp_path: Path, metadata: dict[str, Any], ends: dict[str, int], stop_ids: list[int]
+) -> None:
+    metadata = {**metadata, **{f"tokenizer.ggml.{name}_token_id": token_id for name, token_id in ends.items()}}
+    tokenizer = from_gguf_metadata(metadata, cache_dir=None)
+    listed = tuple(ends.values())
+    tuned = choice(tmp_path, tokenizer, gguf_metadata=metadata, names=("gemma-it",), stop_ids=listed)
+    assert sorted(tuned.all_stop_ids()) == stop_ids
+    base = choice(tmp_path, tokenizer, gguf_metadata=metadata, names=("gemma-pt",), stop_ids=listed)
+    assert base.all_stop_ids() == listed
+
+
 @pytest.mark.parametrize(("is_large", "name"), [(False, "gemma4"), (True, "gemma4-large")])
 def test_the_larger_gemma4_models_have_a_template_of_their_own(tmp_path: Path, is_large: bool, name: str) -> None:
     template = choice(tmp_path, names=("it",), is_large=is_large).load()
