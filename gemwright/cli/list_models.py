@@ -83,7 +83,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _row(model: CachedModel) -> tuple[str, ...]:
-    from gemwright.cli.summary import show_size
+    from gemwright.errors import show_bytes
 
     revision = model.revision if model.revision != model.commit else model.commit[:_SHOWN_COMMIT]
     state = "ready" if not model.missing else f"incomplete: {_some(model.missing)}"
@@ -92,7 +92,7 @@ def _row(model: CachedModel) -> tuple[str, ...]:
         revision,
         model.format or "?",
         model.family or "?",
-        show_size(model.size_bytes),
+        show_bytes(model.size_bytes),
         "-" if model.last_used is None else show_age(model.last_used, time.time()),
         state if model.refused is None else f"not run: {model.refused}",
     )
@@ -120,9 +120,9 @@ def _default_model() -> dict[str, Any]:
 
 
 def _default_row(default: dict[str, Any]) -> tuple[str, ...]:
-    from gemwright.cli.summary import show_size
+    from gemwright.errors import show_bytes
 
-    size = show_size(default["size_bytes"])
+    size = show_bytes(default["size_bytes"])
     state = "ready" if default["joined"] else "ready (joined on first use)"
     return ("(default model)", "-", "gguf", "gemma3", size, "-", state)
 

@@ -65,11 +65,11 @@ def to_json(pulled: Pulled) -> dict[str, Any]:
 
 def closing_line(pulled: Pulled) -> str:
     """Return the one line that the verb ends with."""
-    from gemwright.cli.summary import show_size
+    from gemwright.errors import show_bytes
 
     fetched = "nothing new to fetch"
     if pulled.fetched_bytes:
-        speed = show_size(round(pulled.fetched_bytes / max(pulled.seconds, 1e-6)))
-        fetched = f"{show_size(pulled.fetched_bytes)} fetched in {pulled.seconds:.1f} s ({speed}/s)"
+        speed = show_bytes(round(pulled.fetched_bytes / max(pulled.seconds, 1e-6)))
+        fetched = f"{show_bytes(pulled.fetched_bytes)} fetched in {pulled.seconds:.1f} s ({speed}/s)"
     files = f"{len(pulled.files)} file{'s' if len(pulled.files) > 1 else ''}"
-    return f"{pulled.name}: {files}, {show_size(pulled.total_bytes)}, {fetched}; {pulled.path}"
+    return f"{pulled.name}: {files}, {show_bytes(pulled.total_bytes)}, {fetched}; {pulled.path}"

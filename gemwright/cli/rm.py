@@ -32,8 +32,7 @@ def remove(model: str, **values: Any) -> None:
     other revisions need is kept. Folders and files outside the cache are never deleted.
     """
     from gemwright.cli.run import write_json
-    from gemwright.cli.summary import show_size
-    from gemwright.errors import RequestError
+    from gemwright.errors import RequestError, show_bytes
     from gemwright.loading.resolve import local_path_or_name
 
     name = local_path_or_name(model, values["revision"])
@@ -46,7 +45,7 @@ def remove(model: str, **values: Any) -> None:
     from gemwright.loading.hub_remove import plan_removal
 
     removal = plan_removal(name, all_revisions="@" not in model and values["revision"] is None)
-    question = f"delete {removal.what} ({show_size(removal.freed_bytes)})?"
+    question = f"delete {removal.what} ({show_bytes(removal.freed_bytes)})?"
     if not values["yes"]:
         if not sys.stdin.isatty():
             raise RequestError("nobody can be asked", value=question, remedy="--yes deletes without asking")
@@ -58,7 +57,7 @@ def remove(model: str, **values: Any) -> None:
         paths = [str(path) for path in removal.paths]
         write_json({"model": name.model, "freed_bytes": removal.freed_bytes, "paths": paths})
     else:
-        print(f"deleted {removal.what}, {show_size(removal.freed_bytes)} freed")
+        print(f"deleted {removal.what}, {show_bytes(removal.freed_bytes)} freed")
 
 
 def _confirm(question: str) -> bool:

@@ -153,7 +153,7 @@ def _kv_bytes(spec: ModelSpec, stored_dtype: str | None) -> dict[str, Any] | Non
 
 def lines(content: dict[str, Any]) -> list[str]:
     """Return the same for people, one fact a line."""
-    from gemwright.cli.summary import show_size
+    from gemwright.errors import show_bytes
 
     facts: list[tuple[str, str]] = [("model", str(content["model"]))]
     if content["commit"] is not None:
@@ -163,7 +163,7 @@ def lines(content: dict[str, Any]) -> list[str]:
     facts.append(("family", f"{content['family'] or 'in the header of the GGUF file, which is not fetched'}{drafter}"))
     if content["num_language_parameters"] is not None:
         facts.append(("parameters", f"{_count(content['num_language_parameters'])}, of the language model"))
-    facts.append(("weights", f"{show_size(content['weights_bytes'])}, {content['format']}, {content['dtype'] or '?'}"))
+    facts.append(("weights", f"{show_bytes(content['weights_bytes'])}, {content['format']}, {content['dtype'] or '?'}"))
     if (layers := content["layers"]) is not None:
         sharing = f", {layers['sharing_kv']} of them sharing K/V" if layers["sharing_kv"] else ""
         window = f" (window {layers['window']})" if layers["window"] is not None else ""
@@ -172,7 +172,7 @@ def lines(content: dict[str, Any]) -> list[str]:
         )
         facts.append(("context", f"{content['max_context']} tokens"))
     if (kv := content["kv"]) is not None:
-        sliding = show_size(kv["sliding_bytes_per_sequence"])
+        sliding = show_bytes(kv["sliding_bytes_per_sequence"])
         facts.append(
             (
                 "K/V cache",
@@ -188,7 +188,7 @@ def lines(content: dict[str, Any]) -> list[str]:
         facts.append(("sampling", ", ".join(f"{name} {value}" for name, value in content["sampling"].items())))
     facts.append(("license", content["license"] or "not stated in its files"))
     facts += [
-        ("files" if index == 0 else "", f"{file['name']}  {show_size(file['bytes'])}")
+        ("files" if index == 0 else "", f"{file['name']}  {show_bytes(file['bytes'])}")
         for index, file in enumerate(content["files"])
     ]
     return [f"{name:<{_NAME_WIDTH}}{value}" for name, value in facts]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemwright.errors import show_bytes
+
 if TYPE_CHECKING:
     from gemwright.engine.llm import LLM
     from gemwright.engine.result import Completion
@@ -44,18 +46,6 @@ def note_lines(llm: LLM, *, is_default_model: bool) -> list[str]:
     if is_default_model:
         lines.append(f"Gemma 3 270M is used under the Gemma terms: {_terms()}")
     return lines
-
-
-def show_bytes(size: int) -> str:
-    """Return a size in MiB, from 1 GiB on in GiB."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
-
-
-def show_size(size: int) -> str:
-    """Return a file's size in bytes or KiB, from 1 MiB on as `show_bytes` does."""
-    if size >= 2**20:
-        return show_bytes(size)
-    return f"{size / 2**10:.1f} KiB" if size >= 2**10 else f"{size} bytes"
 
 
 def _terms() -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 from huggingface_hub import HfApi, constants, get_token, hf_hub_url
 
-from gemwright.errors import CapacityError, CheckpointError, UnsupportedError
+from gemwright.errors import CapacityError, CheckpointError, UnsupportedError, show_bytes
 from gemwright.loading import hub_cache
 from gemwright.loading.hub_errors import explain, explain_disk
 from gemwright.loading.hub_files import CONFIG_NAME, Choice, choose_files
@@ -174,8 +174,8 @@ class Hub:
             if remote.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
                 raise UnsupportedError(
                     f"{listing.repository}/{name} is larger than the hub sends over HTTP",
-                    value=_shown_size(remote.size_bytes),
-                    limit=_shown_size(constants.MAX_HTTP_DOWNLOAD_SIZE),
+                    value=show_bytes(remote.size_bytes),
+                    limit=show_bytes(constants.MAX_HTTP_DOWNLOAD_SIZE),
                     remedy=f"hf download {listing.repository} {name} brings it; then give the same command again",
                 )
         total_bytes = sum(listing.files[name].size_bytes for name in choice.files)
@@ -198,7 +198,7 @@ class Hub:
                 hub_cache.write_reference(listing.repository, listing.revision, listing.commit)
         except CheckpointError as error:
             if isinstance(error.__cause__, httpx2.HTTPError) and counter.done_bytes:
-                there = f"{_shown_size(counter.done_bytes)} of {_shown_size(total_bytes)}"
+                there = f"{show_bytes(counter.done_bytes)} of {show_bytes(total_bytes)}"
                 error.what = f"{error.what}, after {there} of {listing.repository}"
                 error.remedy = f"{error.remedy}; the same command goes on from there"
             raise
@@ -309,8 +309,8 @@ def _require_room(listing: Listing, needed_bytes: int, lacking_bytes: int) -> No
         here = "" if needed_bytes == lacking_bytes else ", besides what is there of it"
         raise CapacityError(
             f"{folder}: no room for {listing.repository}",
-            value=f"{_shown_size(free_bytes)} free",
-            limit=f"{_shown_size(needed_bytes)} needed{here}",
+            value=f"{show_bytes(free_bytes)} free",
+            limit=f"{show_bytes(needed_bytes)} needed{here}",
             remedy="free space (gemwright rm MODEL), or set HF_HOME to a folder on another disk",
         )
 
@@ -349,7 +349,3 @@ def _entries(listing: Listing) -> dict[str, dict[str, Any]]:
 def _is_safe(name: str) -> bool:
     """Whether a name from the hub stays inside the folder it is put in."""
     return "\\" not in name and "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
-
-
-def _shown_size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.1f} MiB"

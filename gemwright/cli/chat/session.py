@@ -11,8 +11,8 @@ from gemwright.cli.chat.commands import obey
 from gemwright.cli.chat.conversation import Conversation, load_conversation
 from gemwright.cli.chat.keyboard import Keyboard, interruption
 from gemwright.cli.chat.screen import Screen
-from gemwright.cli.summary import memory_lines, show_bytes
-from gemwright.errors import GemwrightError, RequestError
+from gemwright.cli.summary import memory_lines
+from gemwright.errors import GemwrightError, RequestError, show_bytes
 from gemwright.memory.machine import process_bytes
 from gemwright.text.parser_events import Event, EventType
 
