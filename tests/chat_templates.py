@@ -167,7 +167,9 @@ def conversations(draw: st.DrawFn, *, ends_open: bool = False) -> list[dict[str,
                 calls.append((f"call-{num_calls}", draw(NAMES), draw(ARGUMENTS)))
             messages.append(assistant(draw(SAID | st.none()), *calls, thought=draw(st.none() | SAID)))
             if calls and draw(st.booleans()):
-                messages += [tool(call_id, draw(SAID | ARGUMENTS | contents())) for call_id, _, _ in calls]
+                # A mapping and media together have no form that templates print.
+                results = draw(st.sampled_from([SAID | ARGUMENTS, SAID | contents()]))
+                messages += [tool(call_id, draw(results)) for call_id, _, _ in calls]
     if ends_open:
         messages.append(assistant(draw(SAID) + draw(st.sampled_from(["x", " x ", "end\n"]))))
     return messages

@@ -41,11 +41,27 @@ def ours(name: str) -> list[ChatTemplate]:
     return [built_in(name), through_jinja(name)]
 
 
+def text_before_calls(messages: Messages) -> Messages:
+    """Return what we let a template see of a Gemma 4 chat: text beside calls stands before them (docs/templates.md)."""
+    found = []
+    for message in messages:
+        text = message["content"] if isinstance(message["content"], str) else ""
+        kept = "".join(part.partition("<|channel>")[0] for part in text.split("<channel|>")).strip()
+        if message["role"] == "assistant" and message.get("tool_calls") and kept:
+            found.append({key: value for key, value in message.items() if key != "tool_calls"})
+            found.append({"role": "assistant", "content": "", "tool_calls": message["tool_calls"]})
+        else:
+            found.append(message)
+    return found
+
+
 def check(name: str, messages: Messages, tools: Any = None, thinking: bool | None = None, **choices: Any) -> None:
     variables = {} if thinking is None else {"enable_thinking": thinking}
     kwargs = choices.pop("template_kwargs", None)
+    preserves = bool((kwargs or {}).get("preserve_thinking"))
+    seen = text_before_calls(messages) if name in GEMMA4 and not preserves else messages
     text = reference(name).apply_chat_template(
-        messages, tools=tools or None, tokenize=False, **variables, **choices, **(kwargs or {})
+        seen, tools=tools or None, tokenize=False, **variables, **choices, **(kwargs or {})
     )
     assert isinstance(text, str)
     ids = reference(name).encode(text, add_special_tokens=False)

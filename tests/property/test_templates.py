@@ -97,7 +97,8 @@ def test_ids_spell_the_text_and_control_tokens_come_from_the_template_alone(
     silent = json.loads(json.dumps([messages, tools]).replace("<", "("))
     for make in MAKERS:
         prompt = make(name).render(messages, tools=tools, enable_thinking=thinking)
-        assert tokenizer.decode(prompt.token_ids, skip_special=False) == prompt.text
+        # The vocabulary spells a space as U+2581, so that character comes back as one.
+        assert tokenizer.decode(prompt.token_ids, skip_special=False) == prompt.text.replace("\u2581", " ")
         quiet = make(name).render(silent[0], tools=silent[1], enable_thinking=thinking)
         said_thoughts = any("<|channel>" in json.dumps(message) for message in messages)
         if not said_thoughts:
