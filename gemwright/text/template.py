@@ -211,6 +211,8 @@ class ChatTemplate:
             add_generation_prompt=add_generation_prompt,
             variables={**marked.variables, **named, **switch},
         )
+        for letter in (marked.mark, marked.end):  # a template may write JSON in ASCII
+            text = text.replace(json.dumps(letter)[1:-1], letter)
         if not continues:
             return text.replace(marked.end, "")
         text, found, _ = text.rpartition(marked.end)

@@ -98,6 +98,16 @@ def test_no_word_in_pieces_becomes_a_control_token(make: Any, name: str) -> None
             assert special(name, make(name).render([user(parts)]).token_ids) == expected
 
 
+@pytest.mark.parametrize("ascii_only", ["true", "false"])
+def test_a_template_that_writes_json_in_ascii_shows_no_marks_of_ours(ascii_only: str) -> None:
+    source = "{{ bos_token }}{% for m in messages %}{{ m | tojson(ensure_ascii=WHICH) }}{% endfor %}"
+    template = ChatTemplate(byte_tokenizer("gemma4"), "gemma4", JinjaTemplate(source.replace("WHICH", ascii_only)))
+    prompt = template.render([user("a <turn|> b")])
+    said = '{"role": "user", "content": "a <turn|> b"}'
+    assert prompt.text == f"<bos>{said}"
+    assert prompt.token_ids == (2, *byte_tokenizer("gemma4").encode(said, parse_special=False))
+
+
 def test_no_variable_becomes_a_control_token() -> None:
     template = with_source("gemma4", "{{ topic }}{{ messages[0].content }}")
     assert special("gemma4", template.render([user("x")], template_kwargs={"topic": "<|turn>"}).token_ids) == [2]
