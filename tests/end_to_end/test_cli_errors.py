@@ -88,7 +88,7 @@ def test_logprobs_that_nobody_would_see_exit_2(gemwright: CommandLine, folder: P
     assert_refused(gemwright("run", folder, "a", flag, 0), 2, flag, "add --json")
 
 
-@pytest.mark.parametrize("flag", ["--chat", "--kv-cache-dtype", "--quantization"])
+@pytest.mark.parametrize("flag", ["--draft", "--kv-cache-dtype", "--quantization"])
 def test_a_flag_whose_feature_is_not_there_is_unknown(gemwright: CommandLine, folder: Path, flag: str) -> None:
     assert_refused(gemwright("run", folder, "a", flag), 2, "No such option", flag)
 

@@ -25,13 +25,8 @@ def llm() -> LLM:
     return LLM(dtype="float32", max_num_seqs=1, max_model_len=12_500)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param(answer, id=str(answer["length"]), marks=[pytest.mark.slow] if answer["length"] > 8_000 else [])
-        for answer in ANSWERS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", ANSWERS, ids=[str(answer["length"]) for answer in ANSWERS])
 def test_needle_has_the_reference_tokens_and_logits(llm: LLM, answer: dict[str, Any]) -> None:
     ids = needle_ids(llm.encode, answer["length"])
     count = len(answer["logit_ids"])
