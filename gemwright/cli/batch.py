@@ -152,7 +152,9 @@ def open_source(source: Path | None) -> Iterator[IO[bytes]]:
     try:
         file = source.open("rb")
     except OSError as error:
-        raise CheckpointError(f"{source}: cannot be read", value=error) from error
+        raise CheckpointError(
+            f"{source}: cannot be read", value=error.strerror, remedy="look at the path and its permissions"
+        ) from error
     with file:
         yield file
 
@@ -164,7 +166,9 @@ def open_target(target: Path) -> IO[bytes]:
     try:
         return target.open("ab")
     except OSError as error:
-        raise CheckpointError(f"{target}: cannot be written", value=error) from error
+        raise CheckpointError(
+            f"{target}: cannot be written", value=error.strerror, remedy="look at the path and its permissions"
+        ) from error
 
 
 def count_lines(source: Path | None) -> int | None:

@@ -47,6 +47,8 @@ class Facts:
     """Of the variables of other programs that matter to us, those that are set."""
     has_default_model: bool
     """Whether the default model is joined, or its packages are installed."""
+    is_default_joined: bool
+    """Whether it lies whole in our cache."""
     assessment: Assessment | None
 
 
@@ -63,10 +65,11 @@ def gather(
 
     places: tuple[Place, ...] = ()
     places_error = None
-    has_default = False
+    has_default = is_joined = False
     try:
         places = model_places()
-        has_default = default_model.joined_path() is not None or default_model.is_installed()
+        is_joined = default_model.joined_path() is not None
+        has_default = is_joined or default_model.is_installed()
     except GemwrightError as error:
         places_error = error
     return Facts(
@@ -86,6 +89,7 @@ def gather(
         variables=variables,
         other_variables={name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ},
         has_default_model=has_default,
+        is_default_joined=is_joined,
         assessment=assessment,
     )
 

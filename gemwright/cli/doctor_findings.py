@@ -11,7 +11,7 @@ from typing import Literal
 
 from gemwright.cli.doctor_facts import Facts
 from gemwright.cli.installed import BASE_PACKAGES
-from gemwright.errors import CapacityError, GemwrightError, UnsupportedError, show_bytes
+from gemwright.errors import CapacityError, CheckpointError, GemwrightError, UnsupportedError, show_bytes
 from gemwright.ops.backends import AUTO, MKL_STRICT
 
 LOW_BYTES = 1 << 30
@@ -219,7 +219,7 @@ def _places(facts: Facts) -> Iterator[Finding]:
                 "warning",
                 "nothing can be written there: what it holds runs, and no model is added",
                 value=place.obstacle,
-                remedy=f"change its permissions, or set {variable} to another folder",
+                remedy=f"look at its permissions and the room on its disk, or set {variable} to another folder",
             )
         elif place.free_bytes is not None and place.free_bytes < LOW_BYTES:
             yield Finding(
@@ -233,7 +233,18 @@ def _places(facts: Facts) -> Iterator[Finding]:
         else:
             free = "" if place.free_bytes is None else f", {show_bytes(place.free_bytes)} free"
             yield Finding(place.name, "ok", f"can be written{free}")
-    if facts.has_default_model:
+    obstacle = next((place.obstacle for place in facts.places if place.name == "own cache"), None)
+    if facts.has_default_model and not facts.is_default_joined and obstacle is not None:
+        is_asked = facts.assessment is None
+        yield Finding(
+            "default model",
+            "problem" if is_asked else "warning",
+            "is installed, and cannot be joined in the own cache",
+            value=obstacle,
+            remedy="set GEMWRIGHT_CACHE to a folder that can be written, or name a MODEL",
+            exit_code=CheckpointError.exit_code if is_asked else 0,
+        )
+    elif facts.has_default_model:
         yield Finding("default model", "ok", "is here: gemwright run PROMPT uses it")
     else:
         yield Finding("default model", "ok", "is not installed (extra demo), so commands need a MODEL")

@@ -171,7 +171,12 @@ model_options = _together(
 )
 
 sampling_options = _together(
-    option("Sampling", "--max-tokens", "Tokens of an answer at most; left out, 256.", type=int),
+    option(
+        "Sampling",
+        "--max-tokens",
+        "Tokens of an answer at most; left out, 256, and in a chat what the context has room for.",
+        type=int,
+    ),
     option(
         "Sampling",
         "--temperature",

@@ -47,7 +47,7 @@ def remove(model: str, **values: Any) -> None:
     removal = plan_removal(name, all_revisions="@" not in model and values["revision"] is None)
     question = f"delete {removal.what} ({show_bytes(removal.freed_bytes)})?"
     if not values["yes"]:
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():
             raise RequestError("nobody can be asked", value=question, remedy="--yes deletes without asking")
         if not _confirm(question):
             print("nothing was deleted", file=sys.stderr)

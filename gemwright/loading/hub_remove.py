@@ -6,8 +6,9 @@ Refuses to know any path outside the cache.
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,8 @@ class Removal:
         """Delete it. Raises CheckpointError where something stays that should be gone."""
         problem: object = None
         try:
-            self._execute()
+            with _silent_library():
+                self._execute()
         except OSError as error:
             problem = error.strerror or error
         left = [path for path in self.paths if path.exists()]
@@ -49,6 +51,18 @@ class Removal:
                 value=problem,
                 remedy="change the permissions of the hub cache",
             )
+
+
+@contextlib.contextmanager
+def _silent_library() -> Iterator[None]:
+    """Keep huggingface_hub from logging tracebacks of what it could not delete: the error says it."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def plan_removal(name: HubName, *, all_revisions: bool) -> Removal:

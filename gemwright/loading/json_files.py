@@ -27,7 +27,9 @@ def read_json_object(path: Path, limit_bytes: int = CONFIG_LIMIT_BYTES) -> dict[
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: no such file") from error
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read", value=error) from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        remedy = "look at the path and its permissions"
+        raise CheckpointError(f"{path}: cannot be read", value=reason, remedy=remedy) from error
     return parse_json_object(content, str(path))
 
 

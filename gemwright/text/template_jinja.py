@@ -25,6 +25,7 @@ MAX_OUTPUT = 16 << 20
 MAX_CONFIG = 64 << 20
 """Largest JSON file that is looked into for a template, bytes."""
 
+_ANOTHER = "change the messages, or name another template with --chat-template"
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -93,11 +94,11 @@ class JinjaTemplate:
             return RequestError("the chat template refuses these messages", value=error, remedy="change the messages")
         if isinstance(error, LimitError):
             what, limit = error.args
-            return RequestError(f"{where}: the chat template {what}", limit=limit)
+            return RequestError(f"{where}: the chat template {what}", limit=limit, remedy=_ANOTHER)
         value = f"{type(error).__name__}: {error}"[:MAX_WIDTH]
         if isinstance(error, SecurityError):
             return CheckpointError(f"{where}: the chat template does what is not allowed", value=value)
-        return RequestError(f"{where}: the chat template cannot handle these messages", value=value)
+        return RequestError(f"{where}: the chat template cannot handle these messages", value=value, remedy=_ANOTHER)
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

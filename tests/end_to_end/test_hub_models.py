@@ -354,11 +354,35 @@ def test_rm_asks_and_without_a_terminal_takes_a_flag(
     assert refused.code == 2
     assert "--yes" in refused.stderr
     assert "KiB" in refused.stderr
+    with monkeypatch.context() as closed:
+        closed.setattr("sys.stdin", None)
+        assert gemwright("rm", NAME).code == 2
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, code in ((False, 1), (True, 0)):
         monkeypatch.setattr("click.confirm", lambda question, err, answer=answer: answer)
         assert gemwright("rm", NAME).code == code
         assert bool(listed(gemwright)) is not answer
+
+
+def test_rm_that_may_not_delete_says_so_once(
+    gemwright: CommandLine,
+    hub: Hub,
+    files: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hub.add(NAME, files)
+    gemwright("pull", NAME)
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    refused = gemwright("rm", NAME, "--yes")
+    assert refused.code == 5
+    assert "cannot be deleted" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not caplog.records
 
 
 def test_rm_never_touches_a_path(gemwright: CommandLine, hub: Hub, tiny_folder: TinyFolder, tmp_path: Path) -> None:

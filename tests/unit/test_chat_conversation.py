@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemwright.cli.chat.conversation import FORMAT, Conversation, load_conversation
-from gemwright.cli.chat.keyboard import open_keyboard, unfenced
+from gemwright.cli.chat.keyboard import _history_path, open_keyboard, unfenced
 from gemwright.errors import CheckpointError, RequestError
 
 texts = st.text(st.characters(exclude_categories=("Cs",)))
@@ -141,3 +142,25 @@ def test_lines_of_a_pipe_become_messages(monkeypatch: pytest.MonkeyPatch, lines:
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     keyboard = open_keyboard([], keep_history=False)
     assert list(iter(keyboard.read, None)) == messages
+
+
+def test_a_device_is_no_conversation(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        load_conversation(Path("/dev/zero"))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        load_conversation(tmp_path / "pipe")
+
+
+def test_what_stands_between_fences_is_no_command() -> None:
+    assert unfenced('"""\n/exit\n"""') == "//exit"
+    assert unfenced('"""/etc is full"""') == "//etc is full"
+    assert unfenced("/exit") == "/exit"
+
+
+def test_a_folder_in_the_place_of_the_history_is_no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert _history_path() == tmp_path / "gemwright" / "chat_history"
+    (tmp_path / "gemwright" / "chat_history").unlink()
+    (tmp_path / "gemwright" / "chat_history").mkdir()
+    assert _history_path() is None

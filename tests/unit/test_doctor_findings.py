@@ -63,6 +63,14 @@ def test_a_machine_with_all_it_needs_has_no_problem(facts: Facts) -> None:
     assert states(facts, "GPU") == []
 
 
+def test_a_default_model_that_cannot_be_joined_is_a_problem_where_it_is_what_would_run(facts: Facts) -> None:
+    closed = tuple(replace(place, obstacle="Permission denied") for place in facts.places)
+    unjoined = replace(facts, places=closed, has_default_model=True, is_default_joined=False)
+    assert one(unjoined, "default model") == ("problem", "is installed, and cannot be joined in the own cache")
+    assert exit_code(find(unjoined)) == 5
+    assert one(replace(unjoined, is_default_joined=True), "default model")[0] == "ok"
+
+
 @pytest.mark.parametrize(("quota", "state"), [(None, "ok"), (8.0, "ok"), (2.5, "warning")])
 def test_threads_beyond_the_quota_are_warned_of(facts: Facts, quota: float | None, state: str) -> None:
     assert one(replace(facts, cores=CoreFacts(8, 8, quota)), "threads")[0] == state

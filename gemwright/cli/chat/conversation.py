@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,10 @@ class Conversation:
 def load_conversation(path: Path) -> Conversation:
     """Read what `save` wrote. Raises CheckpointError for a file that cannot be read or is something else."""
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a device or a pipe may never end
+            raise CheckpointError(f"{path}: not a regular file", remedy="name a file that /save wrote")
+        if status.st_size > _MAX_FILE_BYTES:
             raise CheckpointError(
                 f"{path}: too large", limit=f"{_MAX_FILE_BYTES >> 20} MiB", remedy="name another file"
             )

@@ -69,7 +69,9 @@ class _Terminal:
 
         kept: History = InMemoryHistory() if history is None else FileHistory(str(history))
         words = WordCompleter(list(commands), sentence=True)
-        session: PromptSession[str] = PromptSession(history=kept, key_bindings=keys, completer=words)
+        session: PromptSession[str] = PromptSession(
+            history=kept, key_bindings=keys, completer=words, enable_suspend=True
+        )
         starts_command = Condition(lambda: session.default_buffer.text.startswith("/"))
         session.complete_while_typing = starts_command
         self._session = session
@@ -98,16 +100,16 @@ def is_open(first: str, last: str, *, is_first: bool) -> bool:
 
 
 def unfenced(text: str) -> str:
-    """Return a message without the fences around it."""
+    """Return a message without the fences around it; what was fenced is no command, so its slash is doubled."""
     stripped = text.strip()
     if stripped.startswith(FENCE):
-        inner = stripped[len(FENCE) :]
-        return inner.removesuffix(FENCE).strip("\n")
+        inner = stripped[len(FENCE) :].removesuffix(FENCE).strip("\n")
+        return f"/{inner}" if inner.startswith("/") else inner
     return text
 
 
 def _history_path() -> Path | None:
-    """Return where lines typed before are kept, for this user alone; None where nothing can be written."""
+    """Return where lines typed before are kept, for this user alone; None where no file can be read and written."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     try:
         path = Path(base).expanduser() / "gemwright" / "chat_history"
@@ -115,7 +117,7 @@ def _history_path() -> Path | None:
         path.touch(mode=0o600)
     except (OSError, RuntimeError):
         return None
-    return path
+    return path if path.is_file() and os.access(path, os.R_OK | os.W_OK) else None
 
 
 class Interruption:
