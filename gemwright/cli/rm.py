@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gemwright.cli.completion import complete_model
-from gemwright.cli.options import SectionCommand, option, output_options, revision_option
+from gemwright.cli.options import SectionCommand, option, output_options
 
 
 @click.command(
@@ -22,7 +22,7 @@ Examples:
   gemwright rm ggml-org/gemma-3-1b-it-GGUF:Q4_K_M --yes""",
 )
 @click.argument("model", shell_complete=complete_model)
-@revision_option
+@option("Model", "--revision", "Delete this revision alone; left out, all that are here.")
 @option("Delete", "--yes", "Do not ask; needed where stdin is no terminal.", is_flag=True, short="-y")
 @output_options
 def remove(model: str, **values: Any) -> None:
