@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gemwright.errors import RequestError
+from gemwright.errors import CheckpointError, RequestError
 from gemwright.text.messages import SYSTEM_ROLES, Message, Part, changed, read_messages, read_tools, read_variables
 from gemwright.text.parser_dialects import prompt_leaves_thought_open
 from gemwright.text.template_gemma import alternate, fold_system, render_gemma
@@ -213,6 +214,7 @@ class ChatTemplate:
         )
         for letter in (marked.mark, marked.end):  # a template may write JSON in ASCII
             text = text.replace(json.dumps(letter)[1:-1], letter)
+        _check_said(messages, text)
         if not continues:
             return text.replace(marked.end, "")
         text, found, _ = text.rpartition(marked.end)
@@ -257,6 +259,18 @@ def _check_continued(messages: Sequence[Message]) -> None:
             "continue_final_message: the last message cannot be gone on with",
             value=f"role {last.role}" + (", with calls" if last.calls else ""),
             limit="text of role assistant",
+        )
+
+
+def _check_said(messages: Sequence[Message], text: str) -> None:
+    """Raise CheckpointError for a template that leaves out what the user said last."""
+    last = next((message for message in reversed(messages) if message.role == "user"), None)
+    words = [] if last is None else re.findall(r"\w+", last.text)
+    if words and not any(word in text for word in words):
+        raise CheckpointError(
+            "the chat template leaves out what the user said",
+            value=repr(text[:80]),
+            remedy="mend the template, or name another with --chat-template",
         )
 
 

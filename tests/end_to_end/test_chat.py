@@ -202,7 +202,7 @@ def test_mistakes_are_named_and_the_chat_goes_on(model: str, environment: dict[s
         f"/save {tmp_path}\n/load {tmp_path / 'missing.json'}\n/save {tmp_path / 'no' / 'such.json'}\nStill here?\n"
     )
     done = piped([model, *SAYS], typed, environment)
-    assert done.returncode == 0
+    assert done.returncode == 2, "a script sees that the first of them was refused"
     assert done.stdout == "All is well.\n"
     for said in ("no such command", "value: maybe", "/save needs the name", "this is a folder", "missing.json: cannot"):
         assert said in done.stderr
@@ -252,13 +252,13 @@ def test_flags_that_cannot_be_are_refused(
 
 def test_a_base_model_says_so_and_continues_texts(environment: dict[str, str]) -> None:
     done = piped(["--max-tokens", "8"], "The capital of France is\n/think on\n/save x\n/memory\n", environment)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 2, done.stderr
     assert "is a base model" in done.stderr
     assert len(done.stdout.split()) > 3
     assert done.stderr.count("this is a base model: it continues texts") == 2
     assert "planned" in done.stderr
     refused = piped(["--system", "Be kind."], "Hi.\n", environment)
-    assert refused.returncode == 2
+    assert refused.returncode == 3
     assert "base model" in refused.stderr
 
 
@@ -269,3 +269,17 @@ def test_a_model_cannot_move_the_cursor(model: str, environment: dict[str, str])
         screen.type("Hi.\r")
         screen.wait_for("tokens/s")
         assert "a\ufffd[2Jb\ufffdc" in screen.raw
+
+
+def test_input_that_is_no_text_ends_the_chat(model: str, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "chat", model, *SAYS],
+        input=b"Hi.\n\xff\xfe\nHi.\n",
+        capture_output=True,
+        env={**environment, "LC_ALL": "C"},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"stdin is not UTF-8 text" in done.stderr
+    assert b"unforeseen" not in done.stderr

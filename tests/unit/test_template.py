@@ -220,11 +220,11 @@ def test_tools_that_the_models_template_cannot_show_are_refused() -> None:
 
 def test_a_template_of_gemma3_that_takes_tools_gets_them() -> None:
     source = "{% for tool in tools or [] %}{{ tool.function.name }};{% endfor %}"
-    source += "{% for message in messages %}{{ message.role }};{% endfor %}"
+    source += "{% for message in messages %}{{ message.role }}:{{ message.content[:1] }};{% endfor %}"
     template = with_source("gemma3", source)
     messages = [system("S"), user("U"), assistant("", ("1", "f", {})), tool("1", "x")]
-    assert template.render(messages, tools=[function("f")]).text == "f;system;user;assistant;tool;"
-    assert template.render(messages).text == "system;user;assistant;user;"
+    assert template.render(messages, tools=[function("f")]).text == "f;system:S;user:U;assistant:;tool:x;"
+    assert template.render(messages).text == "system:S;user:U;assistant:{;user:f;"
 
 
 def test_a_template_that_refuses_is_a_request_error() -> None:
@@ -316,3 +316,10 @@ def test_a_template_says_which_it_is() -> None:
     assert built_in("gemma4-large").name == "built in, gemma4-large"
     assert through_jinja("gemma3").name == "the model's own"
     assert template_source("gemma4") != template_source("gemma4-large")
+
+
+@pytest.mark.parametrize("source", ["", "hello", "{{ bos_token }}<|turn>model\n", "{{ messages | length }}"])
+def test_a_template_that_leaves_out_the_question_is_refused(source: str) -> None:
+    template = ChatTemplate(byte_tokenizer("gemma4"), "gemma4", JinjaTemplate(source))
+    with pytest.raises(CheckpointError, match="leaves out what the user said"):
+        template.render([user("Why is the sky blue?")])

@@ -78,6 +78,7 @@ def chat(model_word: str | None, **values: Any) -> None:
         revision=values["revision"],
         offline=values["offline"],
         chat_template=values["chat_template"],
+        must_chat=values["system"] is not None or bool(values["think"]),
         options={"max_num_seqs": 1, **engine_options(values)},
     )
     from gemwright.cli.chat.session import Session
@@ -93,7 +94,10 @@ def chat(model_word: str | None, **values: Any) -> None:
     for line in note_lines(llm, is_default_model=model is None):
         screen.note(line)
     screen.note(_greeting(session.has_turns, llm.model))
-    session.run(open_keyboard(list(COMMANDS), keep_history=not values["no_history"]))
+    keyboard = open_keyboard(list(COMMANDS), keep_history=not values["no_history"])
+    session.run(keyboard)
+    if not keyboard.is_terminal:  # whoever typed has seen what was refused; a script looks at the exit code
+        click.get_current_context().exit(session.exit_code)
 
 
 def _greeting(has_turns: bool, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -18,6 +19,9 @@ FENCE = '"""'
 class Keyboard(Protocol):
     """Where messages come from."""
 
+    is_terminal: bool
+    """Whether somebody sits there."""
+
     def read(self) -> str | None:
         """Return the next message, None at the end. Raises KeyboardInterrupt for Ctrl-C."""
         ...
@@ -32,6 +36,12 @@ def open_keyboard(commands: Sequence[str], *, keep_history: bool) -> Keyboard:
 
 class _Lines:
     """One message a line, or several lines between fences."""
+
+    is_terminal = False
+
+    def __init__(self) -> None:
+        if isinstance(sys.stdin, io.TextIOWrapper):  # whatever the locale says
+            sys.stdin.reconfigure(encoding="utf-8", errors="strict")
 
     def read(self) -> str | None:
         from gemwright.errors import RequestError
@@ -53,6 +63,8 @@ class _Lines:
 
 class _Terminal:
     """A line editor. Pasted line breaks stay, Alt-Enter makes one, arrows go through what was said before."""
+
+    is_terminal = True
 
     def __init__(self, commands: Sequence[str], history: Path | None) -> None:
         from prompt_toolkit import PromptSession

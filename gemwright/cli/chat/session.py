@@ -12,7 +12,7 @@ from gemwright.cli.chat.conversation import Conversation, load_conversation
 from gemwright.cli.chat.keyboard import Keyboard, interruption
 from gemwright.cli.chat.screen import Screen
 from gemwright.cli.summary import memory_lines
-from gemwright.errors import GemwrightError, RequestError, show_bytes
+from gemwright.errors import CheckpointError, GemwrightError, RequestError, show_bytes
 from gemwright.memory.machine import process_bytes
 from gemwright.text.parser_events import Event, EventType
 
@@ -59,6 +59,8 @@ class Session:
         self.conversation = Conversation(system)
         self.thinking: bool | None = None
         self.is_over = False
+        self.exit_code = 0
+        """That of the first message that was refused."""
         self.has_turns = llm.chat_template is not None
         if not self.has_turns and (system is not None or thinking is not None):
             raise RequestError(
@@ -79,21 +81,26 @@ class Session:
         self.thinking = thinking
 
     def run(self, keyboard: Keyboard) -> None:
-        """Read and answer until the end of the input or /exit."""
+        """Read and answer until the end of the input or /exit. Raises RequestError for input that is no text."""
         while not self.is_over:
             try:
                 text = keyboard.read()
-                if text is None:
-                    return
-                self.take(text)
             except KeyboardInterrupt:
                 self.screen.note("Ctrl-D or /exit leaves")
+                continue
+            if text is None:
+                return
+            try:
+                self.take(text)
             except GemwrightError as error:
-                self.screen.say(f"error: {error.describe()}")
+                self._refuse(error)
             except OSError as error:
-                self.screen.say(
-                    f"error: {error.filename}: {error.strerror}\n  remedy: look at the path and its permissions"
-                )
+                what = f"{error.filename}: {error.strerror}"
+                self._refuse(CheckpointError(what, remedy="look at the path and its permissions"))
+
+    def _refuse(self, error: GemwrightError) -> None:
+        self.exit_code = self.exit_code or error.exit_code
+        self.screen.say(f"error: {error.describe()}")
 
     def take(self, text: str) -> None:
         """Do what one message asks for."""
