@@ -10,6 +10,7 @@ import pytest
 
 from gemwright import LLM
 from gemwright.testing import write_tiny_checkpoint
+from tests.end_to_end.command_line import CommandLine
 from tests.hub_server import Hub, running_hub, use_hub
 
 TinyFolder = Callable[..., Path]
@@ -38,6 +39,18 @@ def tiny_llm(tiny_folder: TinyFolder) -> TinyLLM:
         return LLM(tiny_folder(name), **{"threads": 1, "max_model_len": 256, **options})
 
     return make
+
+
+@pytest.fixture
+def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """Return what runs `gemwright` in this process."""
+    return CommandLine(capsys, monkeypatch)
+
+
+@pytest.fixture
+def files(tiny_folder: TinyFolder) -> dict[str, bytes]:
+    """Return the files of a tiny checkpoint by their names."""
+    return {path.name: path.read_bytes() for path in tiny_folder("gemma3").iterdir()}
 
 
 @pytest.fixture

@@ -22,11 +22,6 @@ from tests.end_to_end.conftest import TinyFolder, TinyLLM
 Line = dict[str, Any]
 
 
-@pytest.fixture
-def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def folder(tiny_folder: TinyFolder) -> Path:
     return tiny_folder("gemma3")

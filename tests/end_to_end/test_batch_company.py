@@ -21,11 +21,6 @@ TWO = 2 if float32_rows_are_independent() else 1
 SIXTY_FOUR = [2, *(7 * place % 480 + 20 for place in range(63))]
 
 
-@pytest.fixture
-def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
-
-
 def mixed_lines(number: int) -> list[dict[str, Any]]:
     """Return prompts of 1 to 61 tokens, some of which begin alike, greedy and sampled in every way, some with n of 3;
     the last two have an equal prompt of 64 tokens."""

@@ -27,11 +27,6 @@ TOOL = function("f", "Looks up.", type="object", properties={"a": {"type": "inte
 OWN = "{{ bos_token }}{% for message in messages %}<|turn>{{ message.role }}:{{ message.content }}<turn|>{% endfor %}"
 
 
-@pytest.fixture
-def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Tiny models: what they are counts by their names and stop ids, as with published ones."""

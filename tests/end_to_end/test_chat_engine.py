@@ -44,7 +44,7 @@ def llm(tiny_llm: TinyLLM) -> LLM:
     return tiny_llm("gemma4-e", max_model_len=640, chat_template="gemma4")
 
 
-def joined(events: Iterable[Event]) -> ParsedOutput:
+def joined(events: Iterable[Event]) -> tuple[str | None, str | None, list[tuple[str, Any]], str | None]:
     """Return what events say, put together as a client does it."""
     reasoning, content, finish = "", "", None
     names: dict[int, str] = {}
@@ -66,7 +66,7 @@ def joined(events: Iterable[Event]) -> ParsedOutput:
             case EventType.FINISH:
                 finish = event.text
     calls = [(names[index], json.loads(arguments[index])) for index in ended]
-    return reasoning or None, content or None, calls, finish  # type: ignore[return-value]
+    return reasoning or None, content or None, calls, finish
 
 
 def said(message: ParsedOutput | None) -> Any:

@@ -24,11 +24,6 @@ from tests.published_configs import load_config
 from tests.tiny_gguf import write_tiny_gguf
 
 
-@pytest.fixture
-def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def folder(tiny_folder: TinyFolder) -> Path:
     return tiny_folder("gemma3")

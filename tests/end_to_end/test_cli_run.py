@@ -25,11 +25,6 @@ PROMPT = "Wie geht's?"
 VARIED = ("--temperature", 12, "--seed", 3, "--max-tokens", 12, "--ignore-eos")
 
 
-@pytest.fixture
-def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def folder(tiny_folder: TinyFolder) -> Path:
     return tiny_folder("gemma3")

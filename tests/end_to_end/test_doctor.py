@@ -20,11 +20,6 @@ from tests.hub_server import Hub
 DOCTOR = "import sys; sys.argv = ['gemwright', 'doctor', *{words!r}]; from gemwright.cli import main; code = main()"
 
 
-@pytest.fixture
-def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
-
-
 def findings(outcome: Outcome, state: str, name: str = "") -> list[dict[str, Any]]:
     return [
         finding

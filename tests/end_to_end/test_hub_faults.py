@@ -26,11 +26,6 @@ WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture
-def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
-
-
-@pytest.fixture
 def size(hub: Hub, tiny_folder: TinyFolder) -> int:
     """Publish a tiny checkpoint and return the bytes of its weights."""
     hub.add(NAME, tiny_folder("gemma3"))

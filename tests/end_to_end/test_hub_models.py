@@ -25,17 +25,6 @@ WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture
-def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
-
-
-@pytest.fixture
-def files(tiny_folder: TinyFolder) -> dict[str, bytes]:
-    """Return the files of a tiny checkpoint by their names."""
-    return {path.name: path.read_bytes() for path in tiny_folder("gemma3").iterdir()}
-
-
-@pytest.fixture
 def ggufs(tmp_path: Path) -> dict[str, bytes]:
     """Return two GGUF models."""
     spec = open_checkpoint(write_tiny_checkpoint("gemma3", tmp_path / "source")).spec

@@ -23,17 +23,6 @@ from tests.tiny_gguf import write_tiny_gguf
 NAME = "tiny/gemma"
 
 
-@pytest.fixture
-def gemwright(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    return CommandLine(capsys, monkeypatch)
-
-
-@pytest.fixture
-def files(tiny_folder: TinyFolder) -> dict[str, bytes]:
-    """Return the files of a tiny checkpoint by their names."""
-    return {path.name: path.read_bytes() for path in tiny_folder("gemma3").iterdir()}
-
-
 def split(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return the same checkpoint in two shards and an index."""
     content = files["model.safetensors"]
