@@ -140,6 +140,7 @@ class OutputParser:
     def _push(self, text: str, words: WordFinder) -> list[Event]:
         if self._is_over or not text:
             return []
+        self._out.hidden_words = words
         pieces, self._tail = words.cut(self._tail + text)
         self._queue.extend(pieces)
         self._run()

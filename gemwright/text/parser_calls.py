@@ -22,7 +22,7 @@ MAX_RETURNED = 1 << 20
 _SLICE = 1024
 
 _NAME = r"([^\s{}()\[\]<>\"'`,=]{1,256})"
-_HEAD = re.compile(rf"\s{{0,64}}(?:call\s{{0,8}}:\s{{0,8}})?{_NAME}\s{{0,8}}([{{(])")
+_HEAD = re.compile(rf"\s{{0,64}}(?!call\s{{0,8}}:\s{{0,8}}[{{(])(?:call\s{{0,8}}:\s{{0,8}})?{_NAME}\s{{0,8}}([{{(])")
 _HEAD_BEGUN = re.compile(rf"\s{{0,64}}(?:call\s{{0,8}}:?\s{{0,8}})?{_NAME}?\s{{0,8}}")
 _NAME_ALONE = re.compile(rf"\s{{0,64}}call\s{{0,8}}:\s{{0,8}}{_NAME}\s{{0,8}}")
 GUESS_HEAD = re.compile(rf"call:\s{{0,8}}{_NAME}\s{{0,8}}[{{(]")

@@ -8,6 +8,7 @@ from gemwright.text.parser_events import Event, EventType, ParsedOutput, ToolCal
 from gemwright.text.parser_schema import Place
 from gemwright.text.parser_stops import StopFilter
 from gemwright.text.parser_text_calls import Call, TextCalls
+from gemwright.text.parser_words import MarkGuard, WordFinder
 
 
 class OutputBuilder:
@@ -28,6 +29,10 @@ class OutputBuilder:
         self._num_calls = 0
         self._reasoning: list[str] = []
         self._content: list[str] = []
+        self._reasoning_guard = MarkGuard()
+        self._content_guard = MarkGuard()
+        self.hidden_words: WordFinder | None = None
+        """The words that must not show, as the input last read spells them."""
         self._is_new_thought = False
         self._newline = ""
         """A line's end in a thought, which is not shown if the thought ends behind it."""
@@ -73,6 +78,7 @@ class OutputBuilder:
         if self._is_new_thought and self._reasoning and not self._reasoning[-1].endswith("\n"):
             text = f"\n{text}"
         self._is_new_thought = False
+        text = self._break_words(self._reasoning_guard, text)
         self._reasoning.append(text)
         self._emit(EventType.REASONING, text)
 
@@ -109,8 +115,16 @@ class OutputBuilder:
 
     def _show(self, text: str) -> None:
         if text:
+            text = self._break_words(self._content_guard, text)
             self._content.append(text)
             self._emit(EventType.CONTENT, text)
+
+    def _break_words(self, guard: MarkGuard, text: str) -> str:
+        """Return the text with a space in any word that only came to be because what stood inside it was left out."""
+        shown = guard.push(text, self.hidden_words)
+        if len(shown) > len(text):
+            self.warn("what would read as a mark without what was left out inside it got a space")
+        return shown
 
     def whole_call(self, name: str, arguments_json: str) -> None:
         """Add a complete call."""

@@ -143,7 +143,8 @@ class Run:
         match = _KEY_AHEAD.match(ahead)
         if match is not None:
             key = match[1] or match[2] or match[3]
-            is_key = key in where.keys if where.keys is not None else not key[0].isdigit() or self.is_literal()
+            is_known = key in where.keys if where.keys is not None else not key[0].isdigit()
+            is_key = is_known or self.is_literal()  # behind a literal also one that the schema does not name
             return Verdict.END if is_key and match[0][-1] in where.separators else Verdict.GO_ON
         if not where.is_ended and _KEY_AHEAD_BEGUN.fullmatch(ahead):
             return Verdict.WAIT

@@ -25,6 +25,15 @@ class WordFinder:
         self._beginnings = frozenset(word[:length] for word in words for length in range(1, len(word)))
         self._longest = max(map(len, words))
 
+    @property
+    def max_tail(self) -> int:
+        """How many characters a word may lack its last one by."""
+        return self._longest - 1
+
+    def break_up(self, text: str) -> str:
+        """Return the text with a space before the last character of each word in it."""
+        return self._pattern.sub(lambda match: f"{match[0][:-1]} {match[0][-1]}", text)
+
     def cut(self, text: str) -> tuple[list[Piece], str]:
         """Return texts and words in order, and the longest tail that may begin a word."""
         if "<" not in text:
@@ -46,3 +55,19 @@ class WordFinder:
         if keep > done:
             pieces.append(Piece(text[done:keep]))
         return pieces, text[keep:]
+
+
+class MarkGuard:
+    """Watches a text that is shown in pieces: no control word may come together in it."""
+
+    def __init__(self) -> None:
+        self._tail = ""
+
+    def push(self, text: str, words: WordFinder | None) -> str:
+        """Return the next piece, with a space before a character that would complete one of the words."""
+        if words is None:
+            return text
+        if ">" in text:  # as every control word ends
+            text = words.break_up(self._tail + text)[len(self._tail) :]
+        self._tail = (self._tail + text[-words.max_tail :])[-words.max_tail :]
+        return text

@@ -262,3 +262,35 @@ def test_fc_012_the_dialect_follows_from_the_vocabulary() -> None:
     assert dialect_of(["<bos>", "<|channel>"]) == "gemma4"
     assert dialect_of(["<bos>", "<start_of_image>"]) == "gemma3"
     assert dialect_of(["<bos>", "<start_of_turn>"]) == "gemma2"
+
+
+def test_a_key_that_the_schema_does_not_name_leaves_the_literal_before_it_alone() -> None:
+    tools = [{"name": "f", "parameters": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}]
+    assert arguments('{n:2,extra:true,s:12,other:<|"|>x<|"|>}', tools=tools) == {
+        "n": 2,
+        "extra": True,
+        "s": "12",
+        "other": "x",
+    }
+    assert arguments("{s:Dock B, level:4,n:2}", tools=tools) == {"s": "Dock B, level:4", "n": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("a <|chan<pad>nel>thought", None, "a <|channel >thought"),
+        ("<|tool_<turn|>call>call:t{}", None, "<|tool_call >call:t{}"),
+        ("<|channel>thought\n<tur<pad>n|> so<channel|>b", "<turn| > so", "b"),
+        ('<|tool_call>call:t{<|<|"|>|>', None, 'call:t{<|"| >'),
+        ("<|cha<|chan<pad>nel><bos>nnel>", None, "<|cha<|channel >nnel>"),
+    ],
+)
+def test_no_mark_comes_together_from_what_stood_around_another(text: str, reasoning: str | None, content: str) -> None:
+    output = parse(text)
+    assert (output.reasoning_content, output.content) == (reasoning, content)
+    assert any("got a space" in warning for warning in output.warnings)
+
+
+def test_a_call_without_a_name_is_text() -> None:
+    output = parse("<|tool_call>call:{a:1}<tool_call|>")
+    assert (output.content, output.tool_calls) == ("call:{a:1}", ())
