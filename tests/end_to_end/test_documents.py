@@ -101,13 +101,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         yield server
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        pytest.param(path, id=path.name, marks=[] if path.name == "README.md" else [pytest.mark.slow])
-        for path in DOCUMENTS_WITH_STEPS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("document", DOCUMENTS_WITH_STEPS, ids=lambda path: path.name)
 def test_what_a_document_shows_runs(document: Path, tmp_path: Path, hub: Hub) -> None:
     variables = {**environment(tmp_path), **hub_variables(hub, tmp_path / "home" / "huggingface")}
     folder = tmp_path / "here"

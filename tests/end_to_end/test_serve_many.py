@@ -78,6 +78,7 @@ def test_however_many_run_and_however_short_blocks_are_the_answers_are_the_same(
     assert short.core.counters.num_evictions > 0
 
 
+@pytest.mark.slow
 def test_sixteen_prompts_at_once_on_the_default_model() -> None:
     llm = LLM(max_model_len=256, prefix_caching=False)
     capitals = ["France", "Japan", "Sweden", "Italy", "Kenya", "Peru", "Chile", "Norway"]

@@ -34,6 +34,7 @@ def oracle() -> Oracle:
     return Oracle(default_model_path())
 
 
+@pytest.mark.slow
 def test_short_prompts_have_the_reference_tokens_and_logits(llm: LLM, oracle: Oracle) -> None:
     """Each of our tokens, generated freely and all prompts together, is the reference's choice after the same text."""
     for completion in llm.generate(PROMPTS, llm.sampling_params(max_tokens=NUM_TOKENS, ignore_eos=True)):
@@ -45,6 +46,7 @@ def test_short_prompts_have_the_reference_tokens_and_logits(llm: LLM, oracle: Or
         check_greedy(ours, reference)
 
 
+@pytest.mark.slow
 def test_two_thousand_tokens(llm: LLM, oracle: Oracle) -> None:
     """Four windows long, in chunks of an odd size."""
     ids = needle_ids(llm.encode, 2000)

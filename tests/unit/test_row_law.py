@@ -121,7 +121,8 @@ def make_cache(ops: ReferenceOps, block_size: int, num_blocks: int, kv_heads: in
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("softcap", [None, 50.0])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "window"), [(4, 1, 24, 50), (4, 2, 256, 10**6), (6, 6, 16, 130)]
+    ("heads", "kv_heads", "head_dim", "window"),
+    [(4, 1, 24, 50), pytest.param(4, 2, 256, 10**6, marks=pytest.mark.slow), (6, 6, 16, 130)],
 )
 def test_attention_does_not_depend_on_chunks_block_size_or_other_requests(
     dtype: ComputeDtype, softcap: float | None, heads: int, kv_heads: int, head_dim: int, window: int
