@@ -157,7 +157,12 @@ def _write(line_id: Any, output: ParsedOutput, events: list[dict[str, Any]]) -> 
 
 
 def _arguments(call: ToolCall) -> str:
-    return compact_json(call.arguments) if call.has_duplicate_keys else call.arguments_json
+    if call.has_duplicate_keys:
+        try:
+            return compact_json(call.arguments)
+        except (RecursionError, ValueError):  # too deep, or a number that only JSON can hold: readers take the last key
+            pass
+    return call.arguments_json
 
 
 def _error_line(line_id: Any, number: int, error: GemwrightError) -> str:

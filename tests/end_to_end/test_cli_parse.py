@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from gemwright.cli import main
+from gemwright.cli.parse_lines import parse_lines
+from gemwright.text.parser_json import read_json
 from tests.end_to_end.command_line import CHILD, child_environment
 from tests.parser_tools import CASES
 
@@ -142,3 +144,12 @@ def test_output_is_utf_8_whatever_the_locale() -> None:
         [*CHILD, "parse", "--family", "gemma4"], input=line, env=environment, capture_output=True, check=True
     )
     assert json.loads(done.stdout.decode())["content"] == "é"
+
+
+@pytest.mark.parametrize("value", ["{x:" * 1500 + "1" + "}" * 1500, "1e999"])
+def test_a_call_that_python_cannot_write_back_is_answered_with_a_late_duplicate_key_in_it(value: str) -> None:
+    text = f'<|tool_call>call:f{{s:<|"|>{"z" * 300}<|"|>,x:{value},s:1}}<tool_call|>'
+    lines = [json.dumps({"id": 1, "text": text}).encode(), b'{"id": 2, "text": "and on"}']
+    answer, other = map(read_json, parse_lines(lines, "gemma4"))
+    assert answer["tool_calls"][0]["arguments"]["s"] == 1
+    assert other["content"] == "and on"
