@@ -268,6 +268,13 @@ def encode_output(output: Mapping[str, Any]) -> bytes:
         return (text + "\n").encode()
     except UnicodeEncodeError:  # an id with half of a surrogate pair
         return (json.dumps(output, allow_nan=False) + "\n").encode()
+    except RecursionError:
+        error = RequestError(
+            "the answer cannot be written as JSON",
+            value="a call whose arguments are nested too deep",
+            remedy="ask without tools, or with a constraint",
+        )
+        return encode_output(error_output(output.get("id"), error))
 
 
 def read_answered(lines: Iterable[bytes], note_length: Callable[[int], None]) -> Answered:

@@ -6,6 +6,7 @@ Reads schemas leniently: what it does not understand allows everything. It valid
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -167,7 +168,9 @@ def literal_of(text: str, *, loose: bool) -> tuple[str, str] | None:
         match = _NUMBER.fullmatch(text)
     if match is None:
         return None
-    return ("number" if match[1] or match[2] else "integer"), text
+    if not (match[1] or match[2]):
+        return "integer", text
+    return None if math.isinf(float(text)) else ("number", text)  # no reader of JSON holds 1e999
 
 
 def _fits(kind: str, types: frozenset[str]) -> bool:

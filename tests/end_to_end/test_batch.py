@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gemwright.engine.batch import Batch
+from gemwright.engine.batch import Batch, encode_output
 from gemwright.testing import write_tiny_checkpoint
 from tests.end_to_end.command_line import CHILD, CommandLine, child_environment
 from tests.end_to_end.conftest import TinyFolder, TinyLLM
@@ -328,3 +328,12 @@ def test_cache_salts_part_what_may_be_shared(gemwright: CommandLine, folder: Pat
         assert gemwright("batch", folder, source, target, "--max-num-seqs", 1, *words).code == 0
         cached = [by_id(target)[key]["usage"]["cached_tokens"] for key in (1, 2, 3)]
         assert cached == [[0, 48, 0], [0, 48, 48], [0, 0, 0]][place]
+
+
+def test_an_answer_too_deep_for_json_is_an_error_of_its_line() -> None:
+    deep: Any = 1
+    for _ in range(5_000):
+        deep = [deep]
+    written = json.loads(encode_output({"id": "a", "tool_calls": [{"name": "f", "arguments": {"x": deep}}]}))
+    assert written["id"] == "a"
+    assert "nested too deep" in written["error"]["value"]

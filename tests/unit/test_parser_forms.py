@@ -294,3 +294,7 @@ def test_no_mark_comes_together_from_what_stood_around_another(text: str, reason
 def test_a_call_without_a_name_is_text() -> None:
     output = parse("<|tool_call>call:{a:1}<tool_call|>")
     assert (output.content, output.tool_calls) == ("call:{a:1}", ())
+
+
+def test_a_number_that_no_reader_holds_is_text() -> None:
+    assert arguments("{a:1e999,b:-1e400,c:1e308}") == {"a": "1e999", "b": "-1e400", "c": 1e308}
