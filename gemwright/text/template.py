@@ -16,7 +16,7 @@ from gemwright.errors import CheckpointError, RequestError
 from gemwright.text.messages import SYSTEM_ROLES, Message, Part, changed, read_messages, read_tools, read_variables
 from gemwright.text.parser_dialects import prompt_leaves_thought_open
 from gemwright.text.template_gemma import alternate, fold_system, render_gemma
-from gemwright.text.template_gemma4 import render_gemma4, text_before_calls, without_thoughts
+from gemwright.text.template_gemma4 import answers_a_call, render_gemma4, text_before_calls, without_thoughts
 from gemwright.text.tokenizer import Tokenizer
 from gemwright.text.tool_schemas import simplified
 
@@ -277,14 +277,12 @@ def _check_said(messages: Sequence[Message], text: str) -> None:
 def _refuse_lone_answers(messages: Sequence[Message]) -> None:
     """Raise RequestError for a tool's message that is not right behind a call, which templates leave out."""
     for place, message in enumerate(messages):
-        if message.role == "tool":
-            asked = next((before for before in reversed(messages[:place]) if before.role != "tool"), None)
-            if asked is None or not asked.calls:
-                raise RequestError(
-                    "messages: what a tool gave does not stand behind a call, and the template would leave it out",
-                    value=f"tool {message.tool_name}",
-                    remedy="put it right behind the assistant message with the call",
-                )
+        if message.role == "tool" and not answers_a_call(messages, place):
+            raise RequestError(
+                "messages: what a tool gave does not stand behind a call, and the template would leave it out",
+                value=f"tool {message.tool_name}",
+                remedy="put it right behind the assistant message with the call",
+            )
 
 
 def _as_openai(messages: Sequence[Message], *, takes_mappings: bool) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ def render_gemma4(
     in_model_turn = False
     for place, message in enumerate(turns):
         if message.role == "tool":
-            if not _is_answer(turns, place):
+            if not answers_a_call(turns, place):
                 text += [*_opened(in_model_turn), *_response(message)]
                 in_model_turn, last_rendered = True, "response"
             continue
@@ -148,7 +148,7 @@ def _responses(turns: Sequence[Message], place: int) -> list[Message]:
     return found
 
 
-def _is_answer(turns: Sequence[Message], place: int) -> bool:
+def answers_a_call(turns: Sequence[Message], place: int) -> bool:
     """Whether a tool message stands behind the calls of an assistant message, which then prints it."""
     asked = next((message for message in reversed(turns[:place]) if message.role != "tool"), None)
     return asked is not None and bool(asked.calls)
