@@ -1,0 +1,1 @@
+"""One file an engine: the rules by which it sizes its memory."""
