@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 from typing import Literal
 
 
@@ -97,11 +98,52 @@ class PerLayerInputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TowerTensor:
+    """One tensor of a tower, named as published safetensors files name it, without the prefix of the whole model."""
+
+    name: str
+    shape: tuple[int, ...]
+    is_buffer: bool = False
+    """Stored, but not counted as a parameter by the reference class (the bounds of clipped linears, for one)."""
+
+    @property
+    def num_elements(self) -> int:
+        """Number of values; a tensor of rank 0 holds one."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TowerSizes:
+    """What one image, or one clip of sound, meets in a tower; with these its activations can be estimated.
+
+    Counts are those of one item at its usual size: the image budget that the config names, or 30 s of sound.
+    """
+
+    hidden_size: int
+    feed_forward_width: int
+    """0 where the tower has no layers (the 12B's embedder)."""
+    num_heads: int
+    num_layers: int
+    num_positions: int
+    """Patches or frames of one item that the layers see."""
+    num_soft_tokens: int
+    """Positions of the language model that one item fills."""
+    num_front_values: int
+    """Values of the largest tensor before the first layer: all pixels, or what the first convolution over sound
+    gives."""
+
+
+@dataclass(frozen=True, slots=True)
 class TowerSpec:
-    """A part of a checkpoint beside the language model, known by the tensor names it starts with."""
+    """A part of a checkpoint beside the language model, known by the tensor names it starts with.
+
+    `tensors` lists what a published file of this config holds of it; `sizes` is None for projectors.
+    """
 
     name: Literal["vision", "audio", "projector"]
     prefixes: tuple[str, ...]
+    tensors: tuple[TowerTensor, ...] = ()
+    sizes: TowerSizes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from gemwright.spec.model_spec import ExpertSpec, LayerSpec, ModelSpec
+from gemwright.spec.model_spec import ExpertSpec, LayerSpec, ModelSpec, TowerTensor
 
 Part = Literal["embedding", "per_layer_embedding", "attention", "feed_forward", "experts", "norm", "head", "drafter"]
 Role = Literal["embedding", "linear", "experts", "norm", "vector", "index"]
@@ -57,6 +57,36 @@ class UnusedTensor:
     shape: tuple[int, ...]
     reason: str
 
+    @property
+    def num_elements(self) -> int:
+        """Number of values."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCounts:
+    """How much a published checkpoint of a model holds, towers included (facts a.5)."""
+
+    num_parameters: int
+    """As the reference class counts: a tied head once, without buffers."""
+    num_buffer_elements: int
+    """Stored values that are no parameters: layer scalars, bounds of clipped linears, a drafter's token ordering."""
+    num_unused_elements: int
+    """K/V of layers that share another layer's cache; some files hold them, some do not."""
+    num_tensors: int
+    """Stored tensors without the unused ones."""
+    num_unused_tensors: int
+
+    @property
+    def num_stored_elements(self) -> int:
+        """Values of a file that holds the unused tensors too."""
+        return self.num_parameters + self.num_buffer_elements + self.num_unused_elements
+
+    @property
+    def num_stored_tensors(self) -> int:
+        """Tensors of a file that holds the unused ones too."""
+        return self.num_tensors + self.num_unused_tensors
+
 
 def list_tensors(spec: ModelSpec) -> tuple[TensorSpec, ...]:
     """Return every tensor of the language model (or drafter) in the order in which a step reads them."""
@@ -76,6 +106,25 @@ def list_unused_tensors(spec: ModelSpec) -> tuple[UnusedTensor, ...]:
         if not layer.owns_kv and layer.kv_source is not None
         for name, gguf in (("k_proj", "attn_k"), ("v_proj", "attn_v"), ("k_norm", "attn_k_norm"))
         if not (name == "v_proj" and layer.k_equals_v)
+    )
+
+
+def list_tower_tensors(spec: ModelSpec) -> tuple[TowerTensor, ...]:
+    """Return every tensor beside the language model (towers and projectors), as published files name them."""
+    return tuple(tensor for tower in spec.towers for tensor in tower.tensors)
+
+
+def count_all_parameters(spec: ModelSpec) -> ParameterCounts:
+    """Return what a checkpoint of the whole model holds, with its towers; buffers and unused tensors apart."""
+    tensors, towers, unused = list_tensors(spec), list_tower_tensors(spec), list_unused_tensors(spec)
+    num_elements = sum(tensor.num_elements for tensor in (*tensors, *towers))
+    num_parameters = count_parameters(tensors) + sum(tensor.num_elements for tensor in towers if not tensor.is_buffer)
+    return ParameterCounts(
+        num_parameters=num_parameters,
+        num_buffer_elements=num_elements - num_parameters,
+        num_unused_elements=sum(tensor.num_elements for tensor in unused),
+        num_tensors=len(tensors) + len(towers),
+        num_unused_tensors=len(unused),
     )
 
 

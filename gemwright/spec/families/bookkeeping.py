@@ -94,12 +94,14 @@ MEDIA_TOKENS: Final = frozenset(
         "eoi_token_index",
         "image_token_id",
         "image_token_index",
-        "mm_tokens_per_image",
         "video_token_id",
-        "vision_soft_tokens_per_image",
     }
 )
-"""Ids and counts of image, audio and video tokens at the top of multimodal configs: no text result depends on them."""
+"""Ids of image, audio and video tokens at the top of multimodal configs: no text result depends on them."""
+
+IMAGE_TOKEN_COUNTS: Final = frozenset({"mm_tokens_per_image", "vision_soft_tokens_per_image"})
+"""How many tokens an image fills, as Gemma 3 and Gemma 4 spell it; each family reads its own spelling and ignores the
+other."""
 
 GGUF: Final = frozenset({"rope.scaling.finetuned", "rope.scaling.original_context_length"})
 """GGUF keys (after the architecture) that note how a model was trained."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gemwright.spec.families.bookkeeping import COMMON, MEDIA_TOKENS
+from gemwright.spec.families.bookkeeping import COMMON, IMAGE_TOKEN_COUNTS, MEDIA_TOKENS
 from gemwright.spec.families.gemma4 import PLAIN, UNIFIED, Variant, read_language_model, text_config
 from gemwright.spec.families.keys import KeyReader
 from gemwright.spec.families.refused import check_architectures
 from gemwright.spec.families.shared import MAX_VOCABULARY, MAX_WIDTH
 from gemwright.spec.model_spec import DrafterSpec, ModelSpec
 
-IGNORED: Final = COMMON | MEDIA_TOKENS
+IGNORED: Final = COMMON | MEDIA_TOKENS | IMAGE_TOKEN_COUNTS
 
 
 def read(top: KeyReader) -> ModelSpec:

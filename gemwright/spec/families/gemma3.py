@@ -6,13 +6,12 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from gemwright.spec.families.bookkeeping import COMMON, MEDIA_TOKENS
+from gemwright.spec.families.bookkeeping import COMMON, IMAGE_TOKEN_COUNTS, MEDIA_TOKENS
 from gemwright.spec.families.keys import KeyReader
 from gemwright.spec.families.refused import check_architectures
 from gemwright.spec.families.shared import (
     TextDefaults,
     TextSizes,
-    has_tower,
     layer_kinds,
     read_rope,
     read_sizes,
@@ -20,10 +19,11 @@ from gemwright.spec.families.shared import (
     read_top_level,
     read_window,
 )
-from gemwright.spec.model_spec import LayerKind, LayerSpec, ModelSpec, RopeSpec, TowerSpec
+from gemwright.spec.families.towers import read_gemma3_towers
+from gemwright.spec.model_spec import LayerKind, LayerSpec, ModelSpec, RopeSpec
 
 IGNORED_TEXT: Final = COMMON
-IGNORED_MULTIMODAL: Final = COMMON | MEDIA_TOKENS
+IGNORED_MULTIMODAL: Final = COMMON | MEDIA_TOKENS | (IMAGE_TOKEN_COUNTS - {"mm_tokens_per_image"})
 
 DEFAULTS: Final = TextDefaults(
     vocab_size=262_208,
@@ -43,10 +43,6 @@ FULL_THETA: Final = 1_000_000.0
 SLIDING_THETA: Final = 10_000.0
 _TEXT_ARCHITECTURES: Final = frozenset({"Gemma3ForCausalLM"})
 _MULTIMODAL_ARCHITECTURES: Final = frozenset({"Gemma3ForConditionalGeneration", "Gemma3Model", "Gemma3ForCausalLM"})
-_TOWERS: Final = (
-    TowerSpec("vision", ("vision_tower.",)),
-    TowerSpec("projector", ("multi_modal_projector.",)),
-)
 
 
 def read_text(top: KeyReader) -> ModelSpec:
@@ -62,9 +58,8 @@ def read_multimodal(top: KeyReader) -> ModelSpec:
     if text is None:
         raise top.missing("text_config")
     text.allow_only("model_type", "gemma3_text")
-    # An absent vision_config means the default one, so the tower is there either way.
-    has_tower(top, "vision_config", "siglip_vision_model")
-    return replace(_read(top, text), image_attention="all_layers", towers=_TOWERS)
+    spec = _read(top, text)
+    return replace(spec, image_attention="all_layers", towers=read_gemma3_towers(top, spec.hidden_size))
 
 
 def _read(top: KeyReader, text: KeyReader) -> ModelSpec:

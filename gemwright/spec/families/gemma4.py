@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from gemwright.spec.families.bookkeeping import COMMON, MEDIA_TOKENS
+from gemwright.spec.families.bookkeeping import COMMON, IMAGE_TOKEN_COUNTS, MEDIA_TOKENS
 from gemwright.spec.families.keys import KeyReader
 from gemwright.spec.families.refused import check_architectures
 from gemwright.spec.families.shared import (
@@ -21,7 +20,6 @@ from gemwright.spec.families.shared import (
     assign_kv_sources,
     check_head_dim,
     check_heads,
-    has_tower,
     layer_kinds,
     read_rope,
     read_sizes,
@@ -29,6 +27,7 @@ from gemwright.spec.families.shared import (
     read_top_level,
     read_window,
 )
+from gemwright.spec.families.towers import read_gemma4_towers, read_unified_towers
 from gemwright.spec.model_spec import (
     ExpertSpec,
     LayerKind,
@@ -36,11 +35,10 @@ from gemwright.spec.model_spec import (
     ModelSpec,
     PerLayerInputSpec,
     RopeSpec,
-    TowerSpec,
 )
 
 IGNORED_TEXT: Final = COMMON
-IGNORED_MULTIMODAL: Final = COMMON | MEDIA_TOKENS
+IGNORED_MULTIMODAL: Final = COMMON | MEDIA_TOKENS | (IMAGE_TOKEN_COUNTS - {"vision_soft_tokens_per_image"})
 
 PERIOD: Final = 6
 SLIDING_ROPE: Final = RopeSpec("default", 10_000.0)
@@ -80,19 +78,6 @@ UNIFIED: Final = Variant(
     has_experts=False,
 )
 
-_PLAIN_TOWERS: Final[Mapping[str, tuple[TowerSpec, ...]]] = {
-    "vision_config": (TowerSpec("vision", ("vision_tower.",)), TowerSpec("projector", ("embed_vision.",))),
-    "audio_config": (TowerSpec("audio", ("audio_tower.",)), TowerSpec("projector", ("embed_audio.",))),
-}
-# Published files and files saved by transformers name the 12B embedder differently (facts g.3); both are listed.
-_UNIFIED_TOWERS: Final[Mapping[str, tuple[TowerSpec, ...]]] = {
-    "vision_config": (
-        TowerSpec("vision", ("vision_embedder.", "embed_vision.patch_", "embed_vision.pos_")),
-        TowerSpec("projector", ("embed_vision.embedding_projection.", "embed_vision.multimodal_embedder.")),
-    ),
-    "audio_config": (TowerSpec("projector", ("embed_audio.",)),),
-}
-
 
 def read_text(top: KeyReader) -> ModelSpec:
     """Return the spec of a text-only Gemma 4 config (gemma4_text)."""
@@ -110,7 +95,7 @@ def read_multimodal(top: KeyReader) -> ModelSpec:
     """Return the spec of a Gemma 4 config with a text_config (gemma4)."""
     check_architectures(top, frozenset({"Gemma4ForConditionalGeneration", "Gemma4Model", "Gemma4ForCausalLM"}))
     spec = read_language_model(top, text_config(top, PLAIN), PLAIN)
-    return replace(spec, towers=_towers(top, _PLAIN_TOWERS, "gemma4"))
+    return replace(spec, towers=read_gemma4_towers(top, spec.hidden_size))
 
 
 def read_unified_multimodal(top: KeyReader) -> ModelSpec:
@@ -120,7 +105,7 @@ def read_unified_multimodal(top: KeyReader) -> ModelSpec:
         frozenset({"Gemma4UnifiedForConditionalGeneration", "Gemma4UnifiedModel", "Gemma4UnifiedForCausalLM"}),
     )
     spec = read_language_model(top, text_config(top, UNIFIED), UNIFIED)
-    return replace(spec, towers=_towers(top, _UNIFIED_TOWERS, "gemma4_unified"))
+    return replace(spec, towers=read_unified_towers(top, spec.hidden_size))
 
 
 def text_config(top: KeyReader, variant: Variant) -> KeyReader:
@@ -130,21 +115,6 @@ def text_config(top: KeyReader, variant: Variant) -> KeyReader:
         raise top.missing("text_config")
     text.allow_only("model_type", variant.text_type)
     return text
-
-
-def _towers(top: KeyReader, known: Mapping[str, tuple[TowerSpec, ...]], family: str) -> tuple[TowerSpec, ...]:
-    """Return the towers whose config is there; two towers of one name become one with the prefixes of both."""
-    prefixes: dict[Literal["vision", "audio", "projector"], tuple[str, ...]] = {
-        "vision": (),
-        "audio": (),
-        "projector": (),
-    }
-    for name, towers in known.items():
-        if not has_tower(top, name, f"{family}_{name.removesuffix('_config')}"):
-            continue
-        for tower in towers:
-            prefixes[tower.name] += tower.prefixes
-    return tuple(TowerSpec(name, names) for name, names in prefixes.items() if names)
 
 
 def read_language_model(top: KeyReader, text: KeyReader, variant: Variant, *, drafter: bool = False) -> ModelSpec:
