@@ -12,7 +12,7 @@ from gemwright.errors import GemwrightError
 from gemwright.loading.places import HubSettings, Place, hub_settings, model_places
 from gemwright.memory.machine import CoreFacts, MemoryFacts, allowed_threads, core_facts, memory_facts
 from gemwright.ops.backends import MKL_STRICT, Judged, judge_backends
-from gemwright.ops.gpus import GpuFacts, read_gpus
+from gemwright.memory.gpus import GpuFacts, read_gpus
 from gemwright.ops.processor import Processor, read_processor
 from gemwright.ops.torch_facts import TorchFacts, read_torch
 
@@ -96,7 +96,7 @@ def gather(
 
 def kv_budget_bytes(facts: Facts) -> int:
     """Return the most that the K/V pool takes unless a flag says otherwise; 0 where free memory is not known."""
-    from gemwright.engine.start import KV_SHARE
+    from gemwright.memory.engine_plan import KV_SHARE
 
     return facts.memory.free_bytes // KV_SHARE
 

@@ -12,11 +12,12 @@ from typing import TypeVar
 
 from gemwright.config import EngineConfig
 from gemwright.engine.model_defaults import sampling_defaults, stop_ids, suppressed_ids
-from gemwright.engine.start import EnginePlan, plan_engine
+from gemwright.engine.start import plan_engine
 from gemwright.errors import CheckpointError, GemwrightError
 from gemwright.loading.checkpoint import open_checkpoint
 from gemwright.loading.default_model import cache_folder, joined_path
 from gemwright.loading.describe import Description, describe_checkpoint
+from gemwright.memory.engine_plan import EnginePlan
 from gemwright.ops.backends import choose_backend
 from gemwright.text.tokenizer import load_tokenizer
 

@@ -6,101 +6,74 @@ from dataclasses import dataclass
 
 from gemwright.config import EngineConfig
 from gemwright.engine.runner import Runner
-from gemwright.errors import CapacityError, RequestError, show_both_bytes, show_bytes
 from gemwright.loading.checkpoint import Checkpoint
 from gemwright.memory.dtypes import ComputeDtype
-from gemwright.memory.footprint import FootprintLine, plan_footprint
-from gemwright.memory.kv_layout import KVLayout, group_layers, longest_request, plan_layout
+from gemwright.memory.engine_plan import EnginePlan, plan_memory
+from gemwright.memory.footprint import FootprintLine
+from gemwright.memory.kv_layout import KVLayout
 from gemwright.memory.machine import allowed_threads, free_memory_bytes
-from gemwright.memory.workspace import Workspace, plan_workspace
 from gemwright.models.decoder import Decoder
-from gemwright.models.weights import Progress, pack_weights
+from gemwright.models.weights import ModelWeights, Progress, pack_weights
 from gemwright.ops.backends import choose_backend
-from gemwright.ops.protocol import Ops
-from gemwright.spec.families.refused import refuse_drafter
-from gemwright.spec.model_spec import ModelSpec
-
-KV_SHARE = 4
-"""Unasked, the K/V pool takes at most one part in so many of free memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class EnginePlan:
-    """What an engine will compute in and hold, decided from headers alone."""
-
-    dtype: ComputeDtype
-    layout: KVLayout
-    workspace: Workspace
-    max_model_len: int
-    step_tokens: int
-    """Tokens of one step: as configured, or as many as all requests can bring."""
-    lines: tuple[FootprintLine, ...]
-    free_bytes: int
-    """What this process may still take; 0 where nobody knows, as on a GPU."""
-    notes: tuple[str, ...]
-
-    @property
-    def planned_bytes(self) -> int:
-        """Sum of the lines: what is allocated and kept."""
-        return sum(line.planned_bytes for line in self.lines)
-
-    @property
-    def needed_bytes(self) -> int:
-        """The same, and what one operation takes for its duration."""
-        return self.planned_bytes + self.workspace.scratch_bytes
-
-    def require_fit(self) -> None:
-        """Raise CapacityError where what is needed is more than what is free."""
-        if not self.free_bytes or self.needed_bytes <= self.free_bytes:
-            return
-        largest = max(self.lines, key=lambda line: line.planned_bytes)
-        needed, free = show_both_bytes(self.needed_bytes, self.free_bytes)
-        raise CapacityError(
-            "the model does not fit in free memory",
-            value=f"{needed} needed, most of it for {largest.name} ({show_bytes(largest.planned_bytes)})",
-            limit=f"{free} free",
-            remedy="use --dtype bfloat16, a smaller model, or lower --max-num-seqs and --max-model-len",
-        )
+from gemwright.ops.protocol import Buffer, Cache, Ops
 
 
 @dataclass(frozen=True, slots=True)
 class StartedEngine:
-    """What a start yields. `lines` is the plan, `measured_bytes` what was allocated for it, `notes` what a user should
-    know: what was dropped, lowered or chosen."""
+    """What a start yields. `lines` is the plan and `measured` what was allocated for each of them; `notes` is what a
+    user should know: what was dropped, lowered or chosen."""
 
     runner: Runner
-    layout: KVLayout
-    dtype: ComputeDtype
-    max_model_len: int
-    step_tokens: int
-    """Tokens of one step: as configured, or as many as all requests can bring."""
-    lines: tuple[FootprintLine, ...]
-    measured_bytes: int
+    plan: EnginePlan
+    measured: tuple[int, ...]
+    """Bytes allocated for each line of the plan, as the backend counts them."""
     notes: tuple[str, ...]
+
+    @property
+    def layout(self) -> KVLayout:
+        """The K/V cache."""
+        return self.plan.layout
+
+    @property
+    def dtype(self) -> ComputeDtype:
+        """What is computed, held and cached in."""
+        return self.plan.dtype
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest prompt and answer together, in tokens."""
+        return self.plan.max_model_len
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one step: as configured, or as many as all requests can bring."""
+        return self.plan.step_tokens
+
+    @property
+    def lines(self) -> tuple[FootprintLine, ...]:
+        """The plan, line by line."""
+        return self.plan.lines
 
     @property
     def planned_bytes(self) -> int:
         """Sum of the plan's lines."""
-        return sum(line.planned_bytes for line in self.lines)
+        return self.plan.planned_bytes
+
+    @property
+    def measured_bytes(self) -> int:
+        """Sum of what was allocated."""
+        return sum(self.measured)
 
 
 def plan_engine(checkpoint: Checkpoint, config: EngineConfig) -> EnginePlan:
-    """Decide dtype, cache and workspace; nothing is read or allocated, and torch is not needed.
-
-    Raises UnsupportedError for what cannot run, CapacityError where not even a short request's cache fits. Whether all
-    of it fits, `EnginePlan.require_fit` says.
-    """
-    spec = checkpoint.spec
-    if spec.drafter is not None:
-        raise refuse_drafter(checkpoint.folder.name)
-    notes: list[str] = []
-    dtype = _choose_dtype(checkpoint, config, notes)
-    free_bytes = free_memory_bytes() if config.device == "cpu" else 0
-    layout, max_model_len = _plan_cache(spec, config, dtype, free_bytes, notes)
-    step_tokens = min(config.step_tokens(), config.max_num_seqs * max_model_len)
-    workspace = plan_workspace(spec, step_tokens=step_tokens, dtype=dtype)
-    lines = plan_footprint(spec, layout, workspace, dtype)
-    return EnginePlan(dtype, layout, workspace, max_model_len, step_tokens, lines, free_bytes, tuple(notes))
+    """Return what an engine for a checkpoint will hold on this machine, without torch. Raises as `plan_memory`."""
+    return plan_memory(
+        checkpoint.spec,
+        config,
+        stored_dtype=checkpoint.stored_dtype,
+        free_bytes=free_memory_bytes() if config.device == "cpu" else 0,
+        name=checkpoint.folder.name,
+    )
 
 
 def start_engine(checkpoint: Checkpoint, config: EngineConfig, progress: Progress | None = None) -> StartedEngine:
@@ -114,80 +87,24 @@ def start_engine(checkpoint: Checkpoint, config: EngineConfig, progress: Progres
     weights = pack_weights(checkpoint.spec, ops, checkpoint.sources(), progress)
     cache = ops.allocate_cache(plan.layout)
     buffers = ops.allocate_workspace(plan.workspace)
-    measured = (
-        weights.total_bytes + ops.cache_bytes(cache) + sum(ops.buffer_bytes(buffer) for buffer in buffers.values())
-    )
     return StartedEngine(
         runner=Runner(ops, Decoder(checkpoint.spec, ops, weights, plan.layout, cache, buffers), plan.layout),
-        layout=plan.layout,
-        dtype=plan.dtype,
-        max_model_len=plan.max_model_len,
-        step_tokens=plan.step_tokens,
-        lines=plan.lines,
-        measured_bytes=measured,
+        plan=plan,
+        measured=_measure(plan, ops, weights, cache, buffers),
         notes=(*checkpoint.notes, *plan.notes, *ops.notes()),
     )
 
 
-def _choose_dtype(checkpoint: Checkpoint, config: EngineConfig, notes: list[str]) -> ComputeDtype:
-    if config.dtype == "float32":
-        return "float32"
-    if config.dtype == "bfloat16":
-        return "bfloat16"
-    stored = checkpoint.stored_dtype
-    if stored == "float32":
-        return "float32"
-    if stored == "float16":
-        notes.append(
-            "the checkpoint is float16, which overflows in Gemma: computing in bfloat16 (--dtype float32 is exact)"
-        )
-    return "bfloat16"
-
-
-def _plan_cache(
-    spec: ModelSpec, config: EngineConfig, dtype: ComputeDtype, free_bytes: int, notes: list[str]
-) -> tuple[KVLayout, int]:
-    """Return the cache's layout and the longest request it serves."""
-    wanted = config.max_model_len or spec.max_context
-    if wanted > spec.max_context:
-        raise RequestError(
-            "max_model_len is beyond the model's context",
-            value=wanted,
-            limit=spec.max_context,
-            remedy=f"use --max-model-len {spec.max_context} or less",
-        )
-    step_tokens = min(config.step_tokens(), wanted)
-    budget = config.kv_cache_memory_bytes
-    if budget is None and free_bytes:
-        budget = free_bytes // KV_SHARE
-    if budget is not None and config.max_model_len is None:
-        shapes = group_layers(spec, config.block_size, dtype, keys_from_values=config.keys_from_values)
-        held = longest_request(shapes, budget, wanted, step_tokens)
-        if held < wanted:
-            if held == 0:
-                needed, allowed = show_both_bytes(shapes.request_bytes(1, step_tokens), budget)
-                raise CapacityError(
-                    "the K/V pool is smaller than one block of every group",
-                    value=f"{needed} needed",
-                    limit=f"{allowed} allowed",
-                    remedy="raise --kv-cache-memory-bytes",
-                )
-            notes.append(
-                f"context lowered from the model's {wanted} to {held} tokens: what a K/V pool of "
-                f"{show_bytes(budget)} holds (--kv-cache-memory-bytes)"
-            )
-            wanted = held
-    layout = plan_layout(
-        spec,
-        block_size=config.block_size,
-        dtype=dtype,
-        max_model_len=wanted,
-        max_num_seqs=config.max_num_seqs,
-        step_tokens=min(step_tokens, wanted),
-        budget_bytes=budget,
-        keys_from_values=config.keys_from_values,
-    )
-    return layout, wanted
+def _measure(
+    plan: EnginePlan, ops: Ops, weights: ModelWeights, cache: Cache, buffers: dict[str, Buffer]
+) -> tuple[int, ...]:
+    """Return what the backend allocated for each line of the plan."""
+    sizes: dict[tuple[str, str], int] = {("weights", part): size for part, size in weights.part_bytes.items()}
+    sizes |= {("cache", str(index)): size for index, size in enumerate(ops.cache_bytes(cache))}
+    sizes["workspace", "buffers"] = sum(ops.buffer_bytes(buffer) for buffer in buffers.values())
+    measured = tuple(sizes.pop(line.key) for line in plan.lines)
+    assert not sizes, f"allocated but not planned: {sizes}"
+    return measured
 
 
 def _make_ops(config: EngineConfig, dtype: ComputeDtype) -> Ops:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemwright.memory.dtypes import DTYPE_BYTES, ComputeDtype
-from gemwright.memory.kv_layout import KVLayout
+from gemwright.memory.kv_layout import KVGroup, KVLayout
 from gemwright.memory.workspace import Workspace
 from gemwright.spec.model_spec import ModelSpec
 from gemwright.spec.weights import TensorSpec, list_tensors
@@ -17,6 +17,12 @@ class FootprintLine:
 
     name: str
     planned_bytes: int
+    key: tuple[str, str]
+    """What it is for machines: ("weights", part), ("cache", group) or ("workspace", "buffers")."""
+    formula: str
+    """How the size comes about, with its numbers."""
+    source: str
+    """The keys of config.json, or the settings, that the numbers come from."""
 
 
 def packed_bytes(tensor: TensorSpec, dtype: ComputeDtype) -> int:
@@ -28,15 +34,65 @@ def plan_footprint(
     spec: ModelSpec, layout: KVLayout, workspace: Workspace, dtype: ComputeDtype
 ) -> tuple[FootprintLine, ...]:
     """Return the lines that sum to what the engine allocates and keeps."""
-    parts: dict[str, int] = {}
+    parts: dict[str, list[TensorSpec]] = {}
     for tensor in list_tensors(spec):
-        parts[tensor.part] = parts.get(tensor.part, 0) + packed_bytes(tensor, dtype)
-    lines = [FootprintLine(f"weights: {part.replace('_', ' ')}", size) for part, size in parts.items()]
-    lines += [
+        parts.setdefault(tensor.part, []).append(tensor)
+    lines = [_weights_line(part, tensors, dtype) for part, tensors in parts.items()]
+    lines += [_cache_line(group) for group in layout.groups]
+    lines.append(
         FootprintLine(
-            f"K/V cache: {len(group.layers)} {group.kind} layers x {group.num_blocks} blocks", group.total_bytes
+            "workspace: buffers of a step",
+            workspace.buffer_bytes,
+            ("workspace", "buffers"),
+            " + ".join(
+                f"{buffer.rows:,} x {buffer.width:,} x {DTYPE_BYTES[buffer.dtype]}" for buffer in workspace.buffers
+            )
+            + " B",
+            "max_num_batched_tokens; the widths of the widest layer",
         )
-        for group in layout.groups
-    ]
-    lines.append(FootprintLine("workspace: buffers of a step", workspace.buffer_bytes))
+    )
     return tuple(lines)
+
+
+_PART_KEYS = {
+    "embedding": "vocab_size, hidden_size",
+    "per_layer_embedding": "vocab_size_per_layer_input, num_hidden_layers, hidden_size_per_layer_input",
+    "attention": "layer_types, num_attention_heads, num_key_value_heads, head_dim, hidden_size",
+    "feed_forward": "intermediate_size, hidden_size",
+    "experts": "num_experts, moe_intermediate_size, hidden_size",
+    "norm": "hidden_size, head_dim",
+    "head": "vocab_size, hidden_size",
+    "drafter": "backbone_hidden_size, hidden_size",
+}
+
+
+def _weights_line(part: str, tensors: list[TensorSpec], dtype: ComputeDtype) -> FootprintLine:
+    elements = {True: 0, False: 0}
+    for tensor in tensors:
+        elements[tensor.role == "norm"] += tensor.num_elements
+    if len(tensors) == 1:
+        counts = [" x ".join(f"{size:,}" for size in tensors[0].shape) + f" x {DTYPE_BYTES[dtype]} B"]
+    else:
+        counts = [f"{elements[False]:,} values x {DTYPE_BYTES[dtype]} B"] if elements[False] else []
+        counts += [f"{elements[True]:,} norm weights x 4 B"] if elements[True] else []
+        counts[0] = f"{len(tensors)} tensors: {counts[0]}"
+    return FootprintLine(
+        f"weights: {part.replace('_', ' ')}",
+        sum(packed_bytes(tensor, dtype) for tensor in tensors),
+        ("weights", part),
+        " + ".join(counts),
+        _PART_KEYS[part],
+    )
+
+
+def _cache_line(group: KVGroup) -> FootprintLine:
+    kept = "K and V" if group.stores_keys else "V alone"
+    heads = f"{group.num_kv_heads} heads x {group.head_dim}"
+    return FootprintLine(
+        f"K/V cache: {len(group.layers)} {group.kind} layers x {group.num_blocks} blocks",
+        group.total_bytes,
+        ("cache", str(group.index)),
+        f"{len(group.layers)} layers x {group.num_blocks:,} blocks x {group.block_size} tokens x {kept} of {heads} x "
+        f"{DTYPE_BYTES[group.dtype]} B",
+        "layer_types, num_key_value_heads, head_dim, sliding_window; max_model_len, max_num_seqs, block_size",
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gemwright.ops.protocol import Ops, Weight
 from gemwright.spec.model_spec import LayerSpec, ModelSpec
 from gemwright.spec.tensor_source import TensorSource
-from gemwright.spec.weights import list_tensors
+from gemwright.spec.weights import Part, list_tensors
 
 Progress = Callable[[int, int], None]
 """Called with the number of tensors packed and their total."""
@@ -58,7 +58,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """All weights, and the bytes they take as the backend counts them."""
+    """All weights, and the bytes they take."""
 
     embedding: Weight
     per_layer_embedding: Weight | None
@@ -68,7 +68,13 @@ class ModelWeights:
     final_norm: Weight
     head: Weight
     """The embedding table itself where the head is tied to it."""
-    total_bytes: int
+    part_bytes: Mapping[Part, int]
+    """By part, as spec.weights names them, the bytes that the backend counts."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(self.part_bytes.values())
 
 
 class _Packer:
@@ -81,16 +87,16 @@ class _Packer:
         self.ops = ops
         self.sources = sources
         self.progress = progress
-        self.roles = {tensor.name: tensor.role for tensor in list_tensors(spec)}
+        self.tensors = {tensor.name: tensor for tensor in list_tensors(spec)}
         self.num_done = 0
-        self.total_bytes = 0
+        self.part_bytes: dict[Part, int] = {}
 
     def has(self, name: str) -> bool:
-        return name in self.roles
+        return name in self.tensors
 
     def __call__(self, *names: str) -> Weight:
         sources = [self.sources[name] for name in names]
-        role = self.roles[names[0]]
+        role, part = self.tensors[names[0]].role, self.tensors[names[0]].part
         if role == "norm":
             weight = self.ops.pack_norm(sources[0], self.spec.norm_weight_offset)
         elif role == "vector":
@@ -99,10 +105,10 @@ class _Packer:
             weight = self.ops.pack(sources)
         for source in sources:
             source.release()
-        self.total_bytes += self.ops.weight_bytes(weight)
+        self.part_bytes[part] = self.part_bytes.get(part, 0) + self.ops.weight_bytes(weight)
         self.num_done += len(names)
         if self.progress is not None:
-            self.progress(self.num_done, len(self.roles))
+            self.progress(self.num_done, len(self.tensors))
         return weight
 
     def optional(self, name: str) -> Weight | None:
@@ -124,7 +130,7 @@ def pack_weights(
         "final_norm": pack("final_norm"),
         "head": embedding if spec.tied_head else pack("head"),
     }
-    return ModelWeights(**weights, total_bytes=pack.total_bytes)
+    return ModelWeights(**weights, part_bytes=pack.part_bytes)
 
 
 def _pack_layer(pack: _Packer, layer: LayerSpec) -> LayerWeights:

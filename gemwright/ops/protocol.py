@@ -124,8 +124,8 @@ class Ops(Protocol):
         """Allocate exactly layout.total_bytes."""
         ...
 
-    def cache_bytes(self, cache: Cache) -> int:
-        """Return the bytes a cache takes."""
+    def cache_bytes(self, cache: Cache) -> tuple[int, ...]:
+        """Return the bytes that each group of a cache takes."""
         ...
 
     def allocate_workspace(self, workspace: Workspace) -> dict[str, Buffer]:

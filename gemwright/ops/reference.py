@@ -129,9 +129,12 @@ class ReferenceOps:
             layout=layout,
         )
 
-    def cache_bytes(self, cache: TorchCache) -> int:
-        """Return the bytes of a cache."""
-        return sum(tensor.nbytes for tensor in (*cache.keys, *cache.values) if tensor is not None)
+    def cache_bytes(self, cache: TorchCache) -> tuple[int, ...]:
+        """Return the bytes of each group of a cache."""
+        return tuple(
+            values.nbytes + (0 if keys is None else keys.nbytes)
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        )
 
     def allocate_workspace(self, workspace: Workspace) -> dict[str, torch.Tensor]:
         """Allocate the buffers of a step, flat."""
