@@ -183,6 +183,9 @@ def _gpus(facts: Facts) -> Iterator[tuple[str, str]]:
         for process in gpu.processes:
             size = "" if process.used_bytes is None else f", {show_bytes(process.used_bytes)}"
             yield "", f"used by process {process.pid}, {process.name}{size}"
+        for part in gpu.instances:
+            sizes = [show_bytes(size) for size in (part.free_bytes, part.total_bytes) if size is not None]
+            yield "", f"instance {part.index}, {part.profile or 'profile unknown'}, {' free of '.join(sizes)}"
     if found.gpus and found.visible is not None:
         yield "visible", f"CUDA_VISIBLE_DEVICES={found.visible}"
     if not found.gpus:

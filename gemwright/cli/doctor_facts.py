@@ -10,9 +10,9 @@ from gemwright.cli.installed import Software, Variable, read_software
 from gemwright.config import EngineConfig
 from gemwright.errors import GemwrightError
 from gemwright.loading.places import HubSettings, Place, hub_settings, model_places
+from gemwright.memory.gpus import GpuFacts, read_gpus
 from gemwright.memory.machine import CoreFacts, MemoryFacts, allowed_threads, core_facts, memory_facts
 from gemwright.ops.backends import MKL_STRICT, Judged, judge_backends
-from gemwright.memory.gpus import GpuFacts, read_gpus
 from gemwright.ops.processor import Processor, read_processor
 from gemwright.ops.torch_facts import TorchFacts, read_torch
 

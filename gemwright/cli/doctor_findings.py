@@ -315,10 +315,11 @@ def _is_of_the_machine(error: GemwrightError, facts: Facts) -> bool:
 def _too_large_for_gpu(facts: Facts, needed_bytes: int) -> CapacityError | None:
     """Return the error for a model that the GPU asked for cannot hold, as far as its driver tells."""
     kind, _, number = facts.config.device.partition(":")
-    if kind != "cuda" or facts.gpus.visible is not None:
+    devices = facts.gpus.devices()
+    if kind != "cuda" or int(number or 0) >= len(devices):
         return None
-    gpu = next((gpu for gpu in facts.gpus.gpus if gpu.index == int(number or 0)), None)
-    if gpu is None or gpu.free_bytes is None or needed_bytes <= gpu.free_bytes:
+    gpu = devices[int(number or 0)]
+    if gpu.free_bytes is None or needed_bytes <= gpu.free_bytes:
         return None
     return CapacityError(
         f"the model does not fit on {gpu.name}",

@@ -9,7 +9,8 @@ import pytest
 
 from gemwright.config import DEVICES, KERNELS
 from gemwright.errors import UnsupportedError
-from gemwright.ops import backends, gpus, processor
+from gemwright.memory import gpus
+from gemwright.ops import backends, processor
 from gemwright.ops.backends import AUTO, BACKENDS, Backend, choose_backend, judge_backends
 
 PLAIN = Backend("plain", "always there", ("cpu",), frozenset(), None)

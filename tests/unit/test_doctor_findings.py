@@ -13,9 +13,9 @@ from gemwright.cli.doctor_findings import exit_code, find
 from gemwright.cli.installed import BASE_PACKAGES, OPTIONAL_PACKAGES
 from gemwright.config import EngineConfig
 from gemwright.engine.assess import assess_model
+from gemwright.memory.gpus import Gpu, GpuFacts
 from gemwright.memory.machine import CoreFacts
 from gemwright.ops.backends import judge_backends
-from gemwright.ops.gpus import Gpu, GpuFacts
 from gemwright.ops.torch_facts import TorchFacts
 from gemwright.testing import write_tiny_checkpoint
 
