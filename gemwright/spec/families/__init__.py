@@ -14,10 +14,11 @@ from gemwright.spec.families import drafter, gemma2, gemma3, gemma4
 from gemwright.spec.families.bookkeeping import refuse_changed_library_keys
 from gemwright.spec.families.gguf import read_gguf_metadata
 from gemwright.spec.families.keys import KeyReader
+from gemwright.spec.families.quantized import quantization_label, without_quantization
 from gemwright.spec.families.refused import refuse_quantization, refuse_type
 from gemwright.spec.model_spec import ModelSpec
 
-__all__ = ["CONFIG_READERS", "ConfigReader", "read_config", "read_gguf_metadata"]
+__all__ = ["CONFIG_READERS", "ConfigReader", "quantization_label", "read_config", "read_gguf_metadata"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,18 @@ CONFIG_READERS: Final[Mapping[str, ConfigReader]] = {
 
 
 def read_config(
-    config: Mapping[str, Any], *, source: str = "config.json", allow_unknown_keys: bool = False
+    config: Mapping[str, Any],
+    *,
+    source: str = "config.json",
+    allow_unknown_keys: bool = False,
+    allow_quantized: bool = False,
 ) -> ModelSpec:
     """Return the spec that a config.json describes, in the published spelling or in that of transformers 5.24.
 
     `source` names the file in messages. `allow_unknown_keys` leaves keys that nobody knows out of account instead of
-    refusing them. Raises UnsupportedError for models, options and values that cannot be run, naming the key, and
-    CheckpointError where a key that is needed is missing.
+    refusing them. `allow_quantized` does so with the sections that say how the weights are quantized, for those who
+    only want the shapes (`quantization_label` tells what they say). Raises UnsupportedError for models, options and
+    values that cannot be run, naming the key, and CheckpointError where a key that is needed is missing.
     """
     probe = KeyReader(config, source=source)
     model_type = probe.text("model_type")
@@ -60,6 +66,8 @@ def read_config(
     if reader is None:
         can_answer = [name for name, known in CONFIG_READERS.items() if known.can_answer]
         raise refuse_type(source, "model_type", model_type, can_answer)
+    if allow_quantized:
+        config = without_quantization(config)
     top = KeyReader(config, source=source, ignored=reader.ignored | {"model_type"})
     refuse_quantization(top)
     refuse_changed_library_keys(top)
