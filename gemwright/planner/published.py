@@ -20,7 +20,8 @@ class PublishedModel:
     """A model that can be planned from its name alone."""
 
     hub_id: str
-    """As its publisher spells it; as it was asked for where `is_exact` is false."""
+    """The published model, as its publisher spells it; where `is_exact` is false, the one that the name says this is a
+    copy or conversion of."""
     base_id: str
     """The hub id whose config this is: `hub_id` itself, or the model that it is a variant of."""
     config: dict[str, Any]
@@ -30,8 +31,7 @@ class PublishedModel:
     not known where `is_exact` is false."""
     is_gguf: bool
     is_exact: bool
-    """Whether the name is in the table of published ones. False: the name merely names a published model, which is
-    what this is a copy or conversion of if its name is right."""
+    """Whether the name asked for is a published one. False: it is someone else's and merely contains one."""
     embedding_quantization: str | None = None
     """Where the embedding table is stored in another way than `quantization`."""
     has_unused_tensors: bool = True
@@ -111,13 +111,13 @@ def find_published(model: str) -> PublishedModel | None:
                 hub_id=hub_id,
                 base_id=f"google/{base}",
                 config=_read(base),
-                quantization=variant and variant.quantization,
-                is_gguf=variant is not None and variant.is_gguf,
+                quantization=variant.quantization,
+                is_gguf=variant.is_gguf,
                 is_exact=True,
-                embedding_quantization=variant and variant.embedding_quantization,
-                has_unused_tensors=variant is None or variant.has_unused_tensors,
+                embedding_quantization=variant.embedding_quantization,
+                has_unused_tensors=variant.has_unused_tensors,
             )
-    return None if owner.lower() == "google" else _guess(model, owner.lower(), name.lower())
+    return None if owner.lower() == "google" else _guess(owner.lower(), name.lower())
 
 
 def list_published() -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def list_published() -> tuple[str, ...]:
     return tuple(sorted((hub_id for hub_id, _, _ in _known_models()), key=str.lower))
 
 
-def _guess(model: str, owner: str, name: str) -> PublishedModel | None:
+def _guess(owner: str, name: str) -> PublishedModel | None:
     """Return the model that someone else's repository names; the longest fitting name wins."""
     # A common converter writes the original owner before the name, as google_gemma-3-4b-it-GGUF.
     plain = name.removeprefix("google_")
@@ -135,17 +135,16 @@ def _guess(model: str, owner: str, name: str) -> PublishedModel | None:
         rest = plain.removeprefix(base.lower())
         for pattern, understood_of, quantization, is_gguf in _CONVERSIONS:
             if pattern.fullmatch(rest) and understood_of in (None, owner):
-                return PublishedModel(model, f"google/{base}", _read(base), quantization, is_gguf, is_exact=False)
+                base_id = f"google/{base}"
+                return PublishedModel(base_id, base_id, _read(base), quantization, is_gguf, is_exact=False)
         return None
     return None
 
 
-def _known_models() -> Iterator[tuple[str, str, _Variant | None]]:
-    """Yield every hub id with the name of its config and, unless it is that model itself, its row of the table."""
+def _known_models() -> Iterator[tuple[str, str, _Variant]]:
+    """Yield every hub id with the name of its config and how it is stored: Google's models, then their variants."""
     names = {name.lower(): name for name in _names()}
-    for name in names.values():
-        yield f"google/{name}", name, None
-    for variant in _VARIANTS:
+    for variant in (_Variant("google", tuple(names.values()), ""), *_VARIANTS):
         for name in variant.models:
             base = names[f"{name}{'-assistant' if variant.drafts else ''}".lower()]
             yield f"{variant.owner}/{name}{variant.suffix}", base, variant

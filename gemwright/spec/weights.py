@@ -117,7 +117,7 @@ def list_tower_tensors(spec: ModelSpec) -> tuple[TowerTensor, ...]:
 def count_all_parameters(spec: ModelSpec) -> ParameterCounts:
     """Return what a checkpoint of the whole model holds, with its towers; buffers and unused tensors apart."""
     tensors, towers, unused = list_tensors(spec), list_tower_tensors(spec), list_unused_tensors(spec)
-    num_elements = sum(tensor.num_elements for tensor in (*tensors, *towers))
+    num_elements = sum(tensor.num_elements for tensor in tensors) + sum(tensor.num_elements for tensor in towers)
     num_parameters = count_parameters(tensors) + sum(tensor.num_elements for tensor in towers if not tensor.is_buffer)
     return ParameterCounts(
         num_parameters=num_parameters,

@@ -79,7 +79,7 @@ def test_copies_and_conversions_of_others_are_taken_as_what_their_name_says(
     found = find_published(asked)
     assert found is not None
     assert not found.is_exact
-    assert (found.hub_id, found.base_id) == (asked, f"google/{base}")
+    assert found.hub_id == found.base_id == f"google/{base}"
     assert (found.quantization, found.is_gguf) == (quantization, is_gguf)
     assert found.config == load_config(base)
 
