@@ -15,6 +15,9 @@ from gemwright.spec.model_spec import ModelSpec
 LOGIT_ROWS = 16
 """Rows of logits computed at once: a full [tokens, vocabulary] matrix is never built."""
 
+LOAD_CHUNK_BYTES = 16 << 20
+"""Float32 bytes decoded at once while weights are packed."""
+
 ATTENTION_ROWS = 128
 """Query positions of one sequence that attention works on at once."""
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gemwright.errors import UnsupportedError
 from gemwright.memory.dtypes import ComputeDtype
 from gemwright.memory.kv_layout import KVLayout
-from gemwright.memory.workspace import Workspace
+from gemwright.memory.workspace import LOAD_CHUNK_BYTES, Workspace
 from gemwright.ops.protocol import Indices, KeyRanges, KeysFromValues
 from gemwright.ops.reference_attention import attend
 from gemwright.spec.model_spec import RopeSpec
@@ -34,9 +34,6 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 ROW_TILE = {torch.float32: 8, torch.bfloat16: 16}
 """Rows of one matrix product where a row's bits would otherwise depend on the number of rows."""
-
-READ_BYTES = 16 << 20
-"""Float32 bytes decoded at once while packing."""
 
 NORM_ROWS = 64
 """Rows whose float32 copies exist at once."""
@@ -92,7 +89,7 @@ class ReferenceOps:
         at = 0
         for source in sources:
             row_bytes = 4 * int(np.prod(source.shape[1:], dtype=np.int64))
-            step = max(1, READ_BYTES // max(1, row_bytes))
+            step = max(1, LOAD_CHUNK_BYTES // max(1, row_bytes))
             for begin in range(0, source.shape[0], step):
                 end = min(begin + step, source.shape[0])
                 packed[at + begin : at + end].copy_(torch.from_numpy(source.read_rows(begin, end)))

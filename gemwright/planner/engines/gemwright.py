@@ -1,0 +1,270 @@
+"""Our own engine: the plan it will allocate, from memory.engine_plan itself, and what its process takes beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemwright.config import EngineConfig
+from gemwright.errors import CapacityError, UnsupportedError, show_bytes
+from gemwright.memory.engine_plan import EnginePlan, plan_memory
+from gemwright.memory.workspace import LOAD_CHUNK_BYTES
+from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts
+from gemwright.planner.ledger import Ledger, Line, Place
+from gemwright.planner.media import media_lines
+from gemwright.planner.settings import PlanSettings
+from gemwright.planner.weights import drafter_parts, lora_bytes, weigh
+from gemwright.spec.model_header import ModelHeader
+
+RUNTIME_BYTES = 245 << 20
+"""Resident set of Python with torch 2.13 for CPUs and our modules, before a model: measured (docs/log.md)."""
+
+RUNTIME_ERROR_BYTES = 64 << 20
+
+VOCABULARY_ENTRY_BYTES = 320
+"""What a tokenizer holds for each entry of its vocabulary: measured on the 262,144 of Gemma 3 (docs/log.md)."""
+
+BLOCK_RECORD_BYTES = 300
+"""What the block pool holds for a K/V block that has content: its number, references and keys, as Python objects."""
+
+CUDA_CONTEXT_BYTES = 400 << 20
+CUDA_CONTEXT_ERROR_BYTES = 200 << 20
+"""A CUDA context with torch's own libraries; 300 to 600 MiB are seen."""
+
+READABLE_QUANTIZATIONS = frozenset(
+    {"bf16", "f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}
+    | {f"q{bits}_k{suffix}" for bits in (2, 3, 4, 5, 6) for suffix in ("", "_s", "_m", "_l")}
+)
+
+
+def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
+    """Return what our engine will hold: its own plan, line by line, and its process around it.
+
+    Raises UnsupportedError for what the engine refuses, RequestError for a length beyond the model's context.
+    """
+    _refuse_what_cannot_run(header, settings)
+    place: Place = "gpu" if settings.device is not None and settings.device.kind == "gpu" else "ram"
+    around = _process_lines(header, settings, place)
+    free_bytes = 0
+    if settings.memory_bytes is not None:
+        taken = sum(line.size_bytes for line in around if line.place == place and line.phase == "steady")
+        free_bytes = max(1, settings.memory_bytes - taken)
+    config = _config(settings, place)
+    stored = _stored_dtype(header)
+    notes = list(header.notes)
+    try:
+        plan = plan_memory(header.spec, config, stored_dtype=stored, free_bytes=free_bytes, name=header.name)
+    except CapacityError as error:
+        notes.append(f"as it stands the engine would not start: {error.what} ({error.value}, {error.limit})")
+        asked = replace(config, kv_cache_memory_bytes=None, max_num_seqs=settings.max_num_seqs or 1)
+        plan = plan_memory(header.spec, asked, stored_dtype=stored, free_bytes=0, name=header.name)
+    notes += plan.notes
+    lines = [*_plan_lines(plan, place), *_load_lines(header, place), *around]
+    media = media_lines(header.spec, settings, dtype_bytes=2, place=place)
+    if media:
+        notes.append("this version reads no images and no sound: their lines are what the towers would add")
+    extras = _extra_lines(header, settings, place, notes)
+    ledger = Ledger((*lines, *media, *extras), place)
+    num_seqs = settings.max_num_seqs or config.max_num_seqs
+    return Estimate(
+        engine="gemwright",
+        ledger=ledger,
+        kv=_kv_facts(plan),
+        weights=weigh(header, replace(settings, dtype=plan.dtype)),
+        max_model_len=plan.max_model_len,
+        max_num_seqs=num_seqs,
+        needed_bytes=_needed_bytes(plan, ledger, settings.max_num_seqs or 1),
+        engine_facts={},
+        notes=tuple(notes),
+    )
+
+
+def _refuse_what_cannot_run(header: ModelHeader, settings: PlanSettings) -> None:
+    quantization = settings.quantization or header.quantization
+    if quantization is not None and quantization.lower() not in READABLE_QUANTIZATIONS:
+        raise UnsupportedError(
+            "gemwright does not read this kind of weights",
+            value=quantization,
+            limit="bfloat16, float16 and float32 safetensors, or GGUF of a type that docs/compatibility.md names",
+            remedy="plan for --engine vllm or llama.cpp, or name another variant with --quantization",
+        )
+    if settings.kv_cache_dtype not in ("auto", settings.dtype):
+        raise UnsupportedError(
+            "gemwright keeps K and V in the dtype it computes in",
+            value=settings.kv_cache_dtype,
+            limit="auto",
+            remedy="leave --kv-cache-dtype out, or plan for --engine vllm or llama.cpp",
+        )
+
+
+def _config(settings: PlanSettings, place: Place) -> EngineConfig:
+    return EngineConfig(
+        dtype=settings.dtype,
+        device="cuda" if place == "gpu" else "cpu",
+        max_model_len=settings.max_model_len,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs or EngineConfig.max_num_seqs,
+        block_size=settings.block_size or EngineConfig.block_size,
+        kv_cache_memory_bytes=settings.kv_cache_memory_bytes,
+        kv_layout=settings.kv_layout,
+    )
+
+
+def _stored_dtype(header: ModelHeader) -> str | None:
+    """Return the checkpoint's own dtype as a start would find it; None for GGUF."""
+    if header.format == "gguf":
+        return None
+    if header.spec.stored_dtype is not None or header.tensors is None:
+        return header.spec.stored_dtype
+    tables = (tensor.encoding for tensor in header.tensors if tensor.name.endswith("embed_tokens.weight"))
+    return next(tables, None)
+
+
+def _plan_lines(plan: EnginePlan, place: Place) -> list[Line]:
+    lines = [Line(line.name, line.planned_bytes, place, "steady", line.formula, line.source) for line in plan.lines]
+    num_blocks = sum(group.num_blocks for group in plan.layout.groups)
+    records = num_blocks * BLOCK_RECORD_BYTES
+    lines += [
+        Line(
+            "K/V cache: prefixes kept for later requests",
+            0,
+            place,
+            "steady",
+            "they stay in the pool's own blocks until these are needed",
+            "memory/block_pool.py",
+        ),
+        Line(
+            "host: block tables and pool",
+            records,
+            "ram",
+            "steady",
+            f"{num_blocks:,} blocks x {BLOCK_RECORD_BYTES} B",
+            "measured",
+            records // 2,
+        ),
+        Line(
+            "workspace: an operation's own",
+            plan.workspace.scratch_bytes,
+            place,
+            "step",
+            "the largest of scores and sums of a tile of attention, rows of the chosen experts, rounded logits",
+            "memory/workspace.py",
+        ),
+    ]
+    return lines
+
+
+def _load_lines(header: ModelHeader, place: Place) -> list[Line]:
+    lines = [
+        Line(
+            "load: rows decoded at once",
+            2 * LOAD_CHUNK_BYTES,
+            "ram",
+            "load",
+            f"2 x {show_bytes(LOAD_CHUNK_BYTES)} of float32",
+            "ops/reference.py",
+            LOAD_CHUNK_BYTES,
+        )
+    ]
+    if header.tensors is not None:
+        stored = sum(tensor.size_bytes for tensor in header.tensors)
+        formula = f"{len(header.tensors):,} tensors of the header"
+        lines += [
+            Line("load: pages of the model's files", stored, "mmap", "load", formula, "header"),
+            Line("load: the model's files", stored, "disk", "steady", formula, "header", 64 << 20),
+        ]
+    return lines
+
+
+def _process_lines(header: ModelHeader, settings: PlanSettings, place: Place) -> list[Line]:
+    """Return what the process takes beside the plan: measured on this machine where it was, else as seen elsewhere."""
+    vocabulary = header.spec.vocab_size * VOCABULARY_ENTRY_BYTES
+    calibration = settings.calibration
+    if calibration is not None and place == "ram":
+        runs = f"{calibration.num_runs} run{'' if calibration.num_runs == 1 else 's'}"
+        line = Line(
+            "runtime: Python, torch, tokenizer",
+            calibration.runtime_bytes + vocabulary,
+            "ram",
+            "steady",
+            f"measured in {runs} on this machine, and {header.spec.vocab_size:,} x {VOCABULARY_ENTRY_BYTES} B",
+            "calibration of this machine",
+            calibration.error_bytes,
+        )
+        return [line]
+    lines = [
+        Line(
+            "runtime: Python, torch, tokenizer",
+            RUNTIME_BYTES + vocabulary,
+            "ram",
+            "steady",
+            f"{show_bytes(RUNTIME_BYTES)} and {header.spec.vocab_size:,} x {VOCABULARY_ENTRY_BYTES} B",
+            "measured elsewhere; `gemwright bench memory` measures it here",
+            RUNTIME_ERROR_BYTES,
+        )
+    ]
+    if place == "gpu":
+        lines.append(
+            Line(
+                "runtime: CUDA context",
+                CUDA_CONTEXT_BYTES,
+                "gpu",
+                "steady",
+                show_bytes(CUDA_CONTEXT_BYTES),
+                "seen elsewhere",
+                CUDA_CONTEXT_ERROR_BYTES,
+            )
+        )
+    return lines
+
+
+def _extra_lines(header: ModelHeader, settings: PlanSettings, place: Place, notes: list[str]) -> list[Line]:
+    """Return the lines of what this version does not run yet and a user plans for: a drafter, adapters."""
+    lines = []
+    if settings.draft:
+        notes.append("this version runs no drafter: its lines are what one would add")
+        lines += [
+            Line(f"drafter: {part.name}", part.size_bytes, place, "steady", part.formula, part.source, part.error_bytes)
+            for part in drafter_parts(header.spec)
+        ]
+    if settings.lora_rank is not None:
+        notes.append("this version runs no LoRA adapters beside a model: merge them, or read their line as an outlook")
+        size, formula = lora_bytes(header.spec, settings.lora_rank, 2)
+        lines.append(
+            Line(
+                "adapters: LoRA",
+                settings.num_loras * size,
+                place,
+                "steady",
+                f"{settings.num_loras} x ({formula})",
+                "rank",
+            )
+        )
+    return lines
+
+
+def _kv_facts(plan: EnginePlan) -> KVFacts:
+    return KVFacts(
+        tuple(
+            KVGroupFacts(
+                kind=group.kind.value,
+                num_layers=len(group.layers),
+                num_kv_heads=group.num_kv_heads,
+                head_dim=group.head_dim,
+                window=group.window,
+                token_bytes=group.token_bytes,
+                tokens_per_sequence=group.block_size * group.blocks_for_request(plan.max_model_len, _step(plan)),
+            )
+            for group in plan.layout.groups
+        )
+    )
+
+
+def _step(plan: EnginePlan) -> int:
+    """Return the tokens that one request can bring in a step."""
+    return min(plan.step_tokens, plan.max_model_len)
+
+
+def _needed_bytes(plan: EnginePlan, ledger: Ledger, num_seqs: int) -> int:
+    """Return the ledger's total with a pool of exactly what `num_seqs` requests of full length need."""
+    request_bytes = plan.layout.request_bytes(plan.max_model_len, _step(plan))
+    return ledger.total_bytes - plan.layout.total_bytes + num_seqs * request_bytes

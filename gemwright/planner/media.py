@@ -1,0 +1,69 @@
+"""What images and sound add: the towers' activations while a request's media are encoded.
+
+Only the order of magnitude is known: it depends on the attention kernel, so every line has a wide error bar.
+"""
+
+from __future__ import annotations
+
+from gemwright.planner.ledger import Line, Place
+from gemwright.planner.settings import PlanSettings
+from gemwright.spec.model_spec import ModelSpec, TowerSpec
+
+AUDIO_CLIP_SECONDS = 30.0
+"""What the sizes of an audio tower are told for."""
+
+
+def media_lines(
+    spec: ModelSpec, settings: PlanSettings, *, dtype_bytes: int, place: Place, has_fused_attention: bool = True
+) -> tuple[Line, ...]:
+    """Return the peaks of encoding the images and the sound of one request, one after the other.
+
+    Per position a layer holds its input, a normed copy, q, k, v and the gated product of its feed-forward; the front
+    end holds its largest tensor. Without a fused attention kernel the scores of all positions come on top, heads x
+    positions^2 in float32 (twice: scores and weights).
+    """
+    lines = []
+    for tower in spec.towers:
+        count = _num_items(tower, settings)
+        if not count or tower.sizes is None:
+            continue
+        sizes = tower.sizes
+        scale = settings.image_tokens / sizes.num_soft_tokens if tower.name == "vision" and sizes.num_soft_tokens else 1
+        positions = round(sizes.num_positions * scale)
+        row = 5 * sizes.hidden_size + 3 * sizes.feed_forward_width
+        held = dtype_bytes * (positions * row + round(sizes.num_front_values * scale))
+        formula = f"{positions:,} positions x {row:,} values x {dtype_bytes} B and the front end"
+        if not has_fused_attention and sizes.num_layers:
+            held += 8 * sizes.num_heads * positions**2
+            formula += f", scores 2 x {sizes.num_heads} x {positions:,}^2 x 4 B"
+        lines.append(
+            Line(
+                f"media: activations of the {tower.name} tower",
+                held,
+                place,
+                "request",
+                f"one of {count} at a time: {formula}",
+                f"{tower.name}_config",
+                held // 2,
+            )
+        )
+        values = count * sizes.num_soft_tokens * scale * spec.hidden_size
+        lines.append(
+            Line(
+                f"media: embeddings of {tower.name} items",
+                round(values) * dtype_bytes,
+                place,
+                "request",
+                f"{count} x {round(sizes.num_soft_tokens * scale)} positions x {spec.hidden_size:,} x {dtype_bytes} B",
+                "hidden_size",
+            )
+        )
+    return tuple(lines)
+
+
+def _num_items(tower: TowerSpec, settings: PlanSettings) -> int:
+    if tower.name == "vision":
+        return settings.num_images
+    if tower.name == "audio" and settings.audio_seconds:
+        return -int(-settings.audio_seconds // AUDIO_CLIP_SECONDS)
+    return 0
