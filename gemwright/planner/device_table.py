@@ -7,7 +7,7 @@ size, which `source` then says; None where the buyer chooses it. Peaks are dense
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from gemwright.planner.devices import Device
@@ -27,20 +27,33 @@ def _row(
     gigabytes_per_s: float | None,
     source: str,
     *aliases: str,
-    kind: Literal["gpu", "cpu", "npu"] = "gpu",
-    unified: bool = False,
     **tera: float,
 ) -> Known:
     """Return a row from published units: MiB of memory, 10**9 bytes a second, 10**12 operations a second by dtype."""
     memory_bytes = None if memory_mib is None else memory_mib << 20
     bandwidth = None if gigabytes_per_s is None else gigabytes_per_s * 1e9
     peaks: Mapping[str, float] = {dtype: value * 1e12 for dtype, value in tera.items()}
-    return Known(Device(name, kind, memory_bytes, bandwidth, peaks, source, unified), aliases)
+    return Known(Device(name, "gpu", memory_bytes, bandwidth, peaks, source), aliases)
+
+
+def _unified(known: Known) -> Known:
+    """Return a row whose device shares the system's memory."""
+    return replace(known, device=replace(known.device, is_unified=True))
+
+
+def _kind(kind: Literal["cpu", "npu"], *rows: Known) -> tuple[Known, ...]:
+    return tuple(replace(known, device=replace(known.device, kind=kind)) for known in rows)
 
 
 def _tensor(peak: float, float32: float, **more: float) -> dict[str, float]:
     """Return peaks by dtype where bfloat16 and float16 are equally fast."""
     return {"float32": float32, "bfloat16": peak, "float16": peak, **more}
+
+
+def _xmx(int8: float) -> dict[str, float]:
+    """Return peaks of an Arc B card, for which Intel publishes int8 alone: its matrix units (XMX) do half as many in
+    bfloat16 and float16 (Intel Xe GPU Architecture, in the oneAPI GPU Optimization Guide)."""
+    return {"bfloat16": int8 / 2, "float16": int8 / 2, "int8": int8}
 
 
 _AMPERE: Final = "NVIDIA Ampere GA102 GPU architecture whitepaper"
@@ -102,10 +115,10 @@ _NVIDIA: Final = (
         "NVIDIA B200", 183_359, 8_000, "https://www.nvidia.com/en-us/data-center/hgx/", "b200 180gb", "hgx b200",
         **_tensor(2_250, 75, fp8=4_500, int8=4_500),
     ),
-    _row(
+    _unified(_row(
         "NVIDIA GB10", 122_070, 273, "https://www.nvidia.com/en-us/products/workstations/dgx-spark/; nominal memory",
-        "dgx spark", unified=True,
-    ),
+        "dgx spark",
+    )),
     _row("NVIDIA GeForce RTX 3060 12 GB", 12_288, 360, _GEFORCE, "rtx 3060", float32=12.7),
     _row("NVIDIA GeForce RTX 3090", 24_576, 936, _AMPERE, "rtx 3090", "3090", **_tensor(71, 35.6, int8=284)),
     _row("NVIDIA GeForce RTX 4060 Ti 16 GB", 16_380, 288, _GEFORCE, "rtx 4060 ti 16gb", float32=22),
@@ -133,11 +146,11 @@ _NVIDIA: Final = (
         "NVIDIA RTX PRO 6000 Blackwell", 97_887, 1_792, "NVIDIA RTX Blackwell PRO GPU architecture whitepaper",
         "rtx pro 6000", "rtx pro 6000 blackwell workstation edition", **_tensor(503.8, 126),
     ),
-    _row(
+    _unified(_row(
         "NVIDIA Jetson AGX Orin 64 GB", 61_035, 204.8,
         "https://www.nvidia.com/en-us/autonomous-machines/embedded-systems/jetson-orin/; nominal memory",
-        "jetson orin", "jetson agx orin", unified=True, float32=5.3,
-    ),
+        "jetson orin", "jetson agx orin", float32=5.3,
+    )),
 )  # fmt: skip
 
 _AMD: Final = (
@@ -175,28 +188,28 @@ _AMD: Final = (
         "https://www.amd.com/en/products/graphics/desktops/radeon/7000-series/amd-radeon-rx-7900xtx.html",
         "rx 7900 xtx", "7900 xtx", **_tensor(122.8, 61.4),
     ),
-    _row(
+    _unified(_row(
         "AMD Radeon 8060S", None, 256,
         "https://www.amd.com/en/products/processors/laptop/ryzen/ai-300-series/amd-ryzen-ai-max-plus-395.html; "
         "memory is the system's",
-        "strix halo", "ryzen ai max 395", "ryzen ai max+ 395", unified=True,
-    ),
+        "strix halo", "ryzen ai max 395", "ryzen ai max+ 395",
+    )),
 )  # fmt: skip
 
 _INTEL: Final = (
     _row(
         "Intel Arc B580", 12_288, 456,
         "https://www.intel.com/content/www/us/en/products/sku/241598.html; nominal memory",
-        "b580", int8=233,
+        "b580", **_xmx(233),
     ),
     _row(
         "Intel Arc Pro B60", 24_576, 456,
         "https://www.intel.com/content/www/us/en/products/sku/243916.html; nominal memory",
-        "b60", "arc b60", int8=197,
+        "b60", "arc b60", **_xmx(197),
     ),
     _row(
         "Intel Arc Pro B70", 32_768, 608, "Intel Arc Pro B70 product page; nominal memory", "b70", "arc b70",
-        int8=367,
+        **_xmx(367),
     ),
     _row(
         "Intel Data Center GPU Max 1550", 131_072, 3_276.8,
@@ -215,46 +228,49 @@ _MAC_FLOAT32: Final[Mapping[str, float]] = {"M1": 2.6, "M1 Pro": 5.2, "M1 Max": 
 """Those that Apple published, in 10**12 a second."""
 
 _MACS: Final = tuple(
-    _row(
-        f"Apple {name}",
-        None,
-        bandwidth,
-        f"{_APPLE}; memory is the system's",
-        name,
-        unified=True,
-        **({"float32": _MAC_FLOAT32[name]} if name in _MAC_FLOAT32 else {}),
+    _unified(
+        _row(
+            f"Apple {name}",
+            None,
+            bandwidth,
+            f"{_APPLE}; memory is the system's",
+            name,
+            **({"float32": _MAC_FLOAT32[name]} if name in _MAC_FLOAT32 else {}),
+        )
     )
     for name, bandwidth in _MAC_GB_PER_S.items()
 )
 
-_TPUS: Final = (
+_TPUS: Final = _kind(
+    "npu",
     _row(
         "Google TPU v5e", 16_384, 819, "https://cloud.google.com/tpu/docs/v5e; nominal memory", "tpu v5e", "v5e",
-        "v5 lite", kind="npu", bfloat16=197, int8=393,
+        "v5 lite", bfloat16=197, int8=393,
     ),
     _row(
         "Google TPU v6e", 32_768, 1_640, "https://cloud.google.com/tpu/docs/v6e; nominal memory", "tpu v6e", "v6e",
-        "trillium", kind="npu", bfloat16=918, int8=1_836,
+        "trillium", bfloat16=918, int8=1_836,
     ),
 )  # fmt: skip
 
-_PROCESSORS: Final = (
+_PROCESSORS: Final = _kind(
+    "cpu",
     _row(
         "Intel Xeon Platinum 8480+", None, 307.2,
         "https://www.intel.com/content/www/us/en/products/sku/231746.html: 8 channels of DDR5-4800, one socket",
-        "xeon 8480+", "xeon 8480", "8480+", kind="cpu",
+        "xeon 8480+", "xeon 8480", "8480+",
     ),
     _row(
         "AMD EPYC 9654", None, 460.8,
         "https://www.amd.com/en/products/processors/server/epyc/4th-generation-9004-and-8004-series/"
         "amd-epyc-9654.html: 12 channels of DDR5-4800, one socket",
-        "epyc 9654", kind="cpu",
+        "epyc 9654",
     ),
     _row(
         "AMD Ryzen 9 7950X", None, 83.2,
         "https://www.amd.com/en/products/processors/desktops/ryzen/7000-series/amd-ryzen-9-7950x.html: "
         "2 channels of DDR5-5200",
-        "ryzen 7950x", "7950x", kind="cpu",
+        "ryzen 7950x", "7950x",
     ),
 )  # fmt: skip
 

@@ -131,12 +131,15 @@ class Machine:
         """How many GPUs, or instances of GPUs, a program of this environment can open."""
         return len(self.gpus.devices())
 
-    def device(self, index: int = 0) -> Device:
-        """Return a GPU as CUDA numbers them here, with bandwidth and peaks of the table where it is known.
+    def device(self, index: int | None = None) -> Device:
+        """Return a GPU as CUDA numbers them here, with bandwidth and peaks of the table where it is known; the
+        processor where no number is given.
 
         An instance of a GPU that is cut (MIG) has its own memory, and of bandwidth and peaks its slices' share. Raises
         RequestError where there is no such GPU.
         """
+        if index is None:
+            return self.cpu()
         found = self.gpus.devices()
         if not 0 <= index < len(found):
             raise RequestError(

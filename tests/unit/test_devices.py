@@ -122,18 +122,18 @@ def test_a_gpu_gets_its_speed_from_the_table_and_its_memory_from_the_driver(mach
 @pytest.mark.parametrize(("mebibytes", "is_known"), [(16_380, True), (8_188, False), (None, False)])
 def test_cards_of_one_name_differ_by_their_memory(machine: Machine, mebibytes: int | None, is_known: bool) -> None:
     """The RTX 4060 Ti comes with 8 and 16 GB; the table has the larger one alone."""
-    found = with_gpus(machine, gpu("NVIDIA GeForce RTX 4060 Ti", mebibytes)).device()
+    found = with_gpus(machine, gpu("NVIDIA GeForce RTX 4060 Ti", mebibytes)).device(0)
     assert (found.bandwidth_bytes_per_s == 288 * GB) is is_known
 
 
 def test_a_gpu_that_the_table_does_not_have_keeps_its_memory_and_no_speed(machine: Machine) -> None:
-    found = with_gpus(machine, gpu("NVIDIA Unheard Of", 1_000)).device()
+    found = with_gpus(machine, gpu("NVIDIA Unheard Of", 1_000)).device(0)
     assert (found.memory_bytes, found.bandwidth_bytes_per_s, dict(found.peak_flops)) == (1_000 * MIB, None, {})
 
 
 def test_a_gpu_without_memory_of_its_own_has_the_systems(machine: Machine) -> None:
     one = with_gpus(machine, gpu("NVIDIA GB10", None))
-    assert (one.device().memory_bytes, one.device().is_unified) == (machine.memory.total_bytes, True)
+    assert (one.device(0).memory_bytes, one.device(0).is_unified) == (machine.memory.total_bytes, True)
     assert one.free_bytes(0) == one.free_bytes() == machine.memory.free_bytes
 
 
@@ -141,7 +141,7 @@ def test_an_instance_has_its_slices_share(machine: Machine) -> None:
     """3g.40gb of an A100 80 GB: 4 of 8 slices of memory, 3 of 7 of compute."""
     part = MigInstance(0, "3g.40gb", "MIG-a", 40_448 * MIB, 40_000 * MIB)
     one = with_gpus(machine, gpu("NVIDIA A100-SXM4-80GB", 81_920, "Enabled", (part,)))
-    found = one.device()
+    found = one.device(0)
     assert found.name == "NVIDIA A100-SXM4-80GB MIG 3g.40gb"
     assert (found.memory_bytes, found.bandwidth_bytes_per_s) == (40_448 * MIB, 2_039 * GB / 2)
     assert found.peak_flops["bfloat16"] == pytest.approx(312e12 * 3 / 7)
@@ -160,7 +160,7 @@ def test_the_processor_has_the_memory_that_its_limits_allow(machine: Machine) ->
     free = replace(machine.memory, group_limit_bytes=None, address_space_limit_bytes=None)
     assert replace(machine, memory=free).cpu().memory_bytes == machine.memory.total_bytes
     tight = replace(machine, memory=replace(free, group_limit_bytes=3 << 30))
-    assert tight.cpu() == Device(machine.processor, "cpu", 3 << 30, None, {}, "this machine")
+    assert tight.cpu() == tight.device() == Device(machine.processor, "cpu", 3 << 30, None, {}, "this machine")
 
 
 @pytest.fixture
