@@ -165,7 +165,7 @@ def device_class(device: Device) -> DeviceClass | None:
         return "cpu"
     if re.search(r"\b(?:mi50|mi60|gfx906)\b", name):
         return "old amd"
-    words = {
+    words: dict[str, DeviceClass] = {
         "nvidia": "nvidia",
         "tesla": "nvidia",
         "quadro": "nvidia",
@@ -173,8 +173,8 @@ def device_class(device: Device) -> DeviceClass | None:
         "intel": "intel",
         "apple": "apple",
     }
-    found = next((words[word] for word in name.split() if word in words), None)
-    return found if device.kind == "gpu" else None  # type: ignore[return-value]
+    found = next((words[word] for word in re.findall(r"[a-z]+", name) if word in words), None)
+    return found if device.kind == "gpu" else None
 
 
 def efficiency(engine: Engine, device: Device, *, is_mixture: bool) -> Efficiency | None:

@@ -147,7 +147,7 @@ def predict(
     devices = [device] * settings.tensor_parallel_size if isinstance(device, Device) else list(device)
     is_split_by_layer = (split or ("layer" if settings.engine in ("llama.cpp", "ollama") else "tensor")) == "layer"
     traffic = Traffic(header.spec, settings, estimate, 1 if is_split_by_layer else len(devices))
-    rates = combine(devices, "layer" if is_split_by_layer else "tensor", _dtypes(header, settings))
+    rates = combine(devices, "layer" if is_split_by_layer else "tensor", _dtypes(header, settings, devices))
     known = efficiency(settings.engine, rates.slowest, is_mixture=traffic.is_mixture)
     kernel = attention or _attention_kernel(header, settings)
     chunk = min(prompt, chunk_tokens(settings, rates.slowest))
@@ -314,13 +314,17 @@ def _missing_bytes(settings: PlanSettings, estimate: Estimate, devices: Sequence
     return 0 if memory is None else max(0, estimate.needed_bytes - memory)
 
 
-def _dtypes(header: ModelHeader, settings: PlanSettings) -> tuple[str, ...]:
-    """Return the dtypes in which products may run, the likeliest first."""
+def _dtypes(header: ModelHeader, settings: PlanSettings, devices: Sequence[Device]) -> tuple[str, ...]:
+    """Return the dtypes in which products may run, the likeliest first.
+
+    Where float32 is all that is known of a device with matrix units, it tells nothing of narrower products.
+    """
+    has_no_units = all(device_class(device) in ("cpu", "apple") for device in devices)
     if settings.engine == "vllm" and "fp8" in (settings.quantization or header.quantization or ""):
-        return ("fp8", "bfloat16", "float16", "float32")
+        return ("fp8", "bfloat16", "float16")
     if settings.dtype == "float32":
         return ("float32",)
-    return ("bfloat16", "float16", "float32")
+    return ("bfloat16", "float16", "float32") if has_no_units else ("bfloat16", "float16")
 
 
 def _attention_kernel(header: ModelHeader, settings: PlanSettings) -> AttentionKernel:
