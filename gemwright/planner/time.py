@@ -79,7 +79,9 @@ class TimeEstimate:
     prefill_flops: int
     efficiency: Efficiency | None
     half_rate_num_seqs: float | None
-    """Sequences at which throughput is half of what it can never pass: more of them add less and less."""
+    """Sequences at which throughput is half of what it can never pass: more of them add less and less.
+
+    Memory may end it before: a 31B was reported to gain nothing beyond 64 sequences on an H100, and 128 on an H200."""
     speculation: Speculation | None
     notes: tuple[str, ...]
 
@@ -153,6 +155,8 @@ def predict(
     chunk = min(prompt, chunk_tokens(settings, rates.slowest))
     prefill_flops = traffic.prefill_product_flops(prompt) + traffic.prefill_attention_flops(prompt)
     notes = _notes(settings, rates, known, kernel, prompt, num_seqs)
+    if settings.num_speculative_tokens and not traffic.drafter_bytes:
+        notes += ("drafted tokens are left out of the speed: this plan has no drafter's weights (--draft)",)
     facts: dict[str, Any] = {
         "bytes_per_step": traffic.step_bytes(context, num_seqs),
         "flops_per_step": traffic.step_flops(context, num_seqs),
