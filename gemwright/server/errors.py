@@ -1,0 +1,142 @@
+"""What goes wrong at the door: errors with their HTTP status, and the three shapes in which clients expect them."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Literal
+
+from gemwright.errors import CapacityError, GemwrightError, RequestError
+
+Style = Literal["openai", "anthropic", "ollama"]
+
+
+class AuthenticationError(GemwrightError):
+    """No API key, or not one of ours."""
+
+    http_status = HTTPStatus.UNAUTHORIZED
+    default_remedy = "send one of the server's keys as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+
+
+class NotFoundError(GemwrightError):
+    """No such model or route."""
+
+    http_status = HTTPStatus.NOT_FOUND
+    default_remedy = "GET /v1/models lists what is here"
+
+
+class BodyTooLargeError(GemwrightError):
+    """The request's body is over the limit."""
+
+    http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    default_remedy = "send less, or start the server with a larger --max-body-bytes"
+
+
+class BusyError(GemwrightError):
+    """Too many requests wait already."""
+
+    http_status = HTTPStatus.TOO_MANY_REQUESTS
+    default_remedy = "try again later, or start the server with a larger --max-num-queued-reqs"
+    retry_after_s = 1
+
+
+class NotReadyError(GemwrightError):
+    """The model is being loaded, or the server is going down."""
+
+    http_status = HTTPStatus.SERVICE_UNAVAILABLE
+    default_remedy = "wait until GET /ready answers 200"
+
+
+class TimedOutError(GemwrightError):
+    """The answer took longer than it may."""
+
+    http_status = HTTPStatus.GATEWAY_TIMEOUT
+    default_remedy = "ask for fewer tokens, or start the server with a larger --request-timeout"
+
+
+class NotOfferedError(GemwrightError):
+    """A route of another server that this one does not have."""
+
+    http_status = HTTPStatus.NOT_IMPLEMENTED
+    default_remedy = "use the command line for it"
+
+
+class FieldError(RequestError):
+    """A field of a request is wrong; `field` is its path, such as messages.0.role."""
+
+    def __init__(self, field: str, what: str, **facts: Any) -> None:
+        super().__init__(f"{field}: {what}", **facts)
+        self.field = field
+
+
+def status_of(error: Exception) -> int:
+    """Return the HTTP status of an error; 500 for what was not raised on purpose."""
+    return int(error.http_status) if isinstance(error, GemwrightError) else 500
+
+
+def headers_of(error: Exception) -> dict[str, str]:
+    """Return the headers that go with an error."""
+    if isinstance(error, BusyError):
+        return {"Retry-After": str(error.retry_after_s)}
+    if isinstance(error, NotReadyError | CapacityError):
+        return {"Retry-After": "5"}
+    return {"WWW-Authenticate": "Bearer"} if isinstance(error, AuthenticationError) else {}
+
+
+def style_of(path: str) -> Style:
+    """Return the shape of errors that clients of a path expect."""
+    if path.startswith("/v1/messages"):
+        return "anthropic"
+    return "ollama" if path.startswith("/api/") else "openai"
+
+
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    501: "not_implemented_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+
+
+def error_body(error: Exception, style: Style) -> dict[str, Any]:
+    """Return an error as its clients read it. Nothing of an unforeseen one is told but that it happened."""
+    status = status_of(error)
+    message = message_of(error)
+    if style == "ollama":
+        return {"error": message}
+    if style == "anthropic":
+        return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": message}}
+    return {
+        "error": {
+            "message": message,
+            "type": _OPENAI_TYPES.get(status, "internal_server_error"),
+            "param": getattr(error, "field", None),
+            "code": _CODES.get(status),
+        }
+    }
+
+
+def message_of(error: Exception) -> str:
+    """Return what is wrong in one line: what, value, limit, remedy."""
+    if not isinstance(error, GemwrightError):
+        return "internal error; the server's log has it under the id of this request"
+    parts = [error.what]
+    parts += [] if error.value is None else [f"value: {error.value}"]
+    parts += [] if error.limit is None else [f"limit: {error.limit}"]
+    parts += [f"remedy: {error.remedy}"]
+    return "; ".join(parts)

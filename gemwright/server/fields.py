@@ -1,0 +1,122 @@
+"""How the fields of request bodies are declared: honored, ignored or refused, each with a word on it.
+
+docs/api.md is written from these declarations. Unknown fields are refused by name; refused ones too, unless they ask
+for what happens anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gemwright.server.errors import FieldError
+
+Handling = Literal["honored", "ignored", "refused"]
+
+_SHOWN_CHARACTERS = 80
+
+
+def honored(default: Any = None, note: str = "", **facts: Any) -> Any:
+    """Return a field that does what it says; `default` ... makes it required."""
+    return Field(default, description=note or None, json_schema_extra={"x-handling": "honored"}, **facts)
+
+
+def ignored(note: str, **facts: Any) -> Any:
+    """Return a field that is taken and changes nothing, because it cannot change an answer."""
+    return Field(None, description=note, json_schema_extra={"x-handling": "ignored"}, **facts)
+
+
+def refused(note: str, *harmless: Any) -> Any:
+    """Return a field that would change the answer in a way this server cannot; null and `harmless` values pass."""
+    extra: dict[str, Any] = {"x-handling": "refused", "x-harmless": list(harmless)}
+    return Field(None, description=note, json_schema_extra=extra)
+
+
+class Part(BaseModel):
+    """An object inside a body. Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="after")
+    def _refuse(self) -> Self:
+        for name, field in type(self).model_fields.items():
+            extra = field.json_schema_extra
+            if not isinstance(extra, dict) or extra.get("x-handling") != "refused":
+                continue
+            value, harmless = getattr(self, name), extra["x-harmless"]
+            if value is None or any(type(value) is type(other) and value == other for other in harmless):  # type: ignore[union-attr]  # a list, as `refused` made it
+                continue
+            raise FieldError(
+                field.alias or name,
+                field.description or "is not supported",
+                value=_shown(value),
+                remedy="leave it out",
+            )
+        return self
+
+
+class Body(Part):
+    """A request body."""
+
+
+Model = TypeVar("Model", bound=Body)
+
+
+def parse_body(model: type[Model], content: bytes) -> Model:
+    """Return a body from its bytes. Raises FieldError naming the field that is wrong, `body` for what is no JSON."""
+    value = parse_json(content)
+    if not isinstance(value, dict):
+        raise FieldError("body", "is no JSON object", value=_shown(value))
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise _field_error(error) from None
+    except RecursionError:
+        raise FieldError("body", "is nested too deeply") from None
+
+
+def parse_json(content: bytes) -> Any:
+    """Return the value of a JSON text. Raises FieldError for invalid UTF-8 or JSON, NaN, Infinity and endless depth."""
+    try:
+        return json.loads(content.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite)
+    except UnicodeDecodeError as error:
+        raise FieldError("body", "is not UTF-8", value=f"byte {error.start}") from None
+    except RecursionError:
+        raise FieldError("body", "is nested too deeply") from None
+    except ValueError as error:
+        raise FieldError("body", "is no JSON", value=str(error)[:200], remedy="send a JSON object") from None
+
+
+_TYPE_WORDS = frozenset({"int", "float", "str", "bool"})
+"""What pydantic puts into a path for the members of a union."""
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number in JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is beyond the largest number")
+    return value
+
+
+def _field_error(error: ValidationError) -> FieldError:
+    """Return the first thing that is wrong, by the field that is nearest to it."""
+    # In a union every member complains: the longest path is that of the member that was meant.
+    first = max(error.errors(include_url=False), key=lambda entry: len(entry["loc"]))
+    path = ".".join(str(part) for part in first["loc"] if part not in _TYPE_WORDS and "[" not in str(part))
+    if first["type"] == "extra_forbidden":
+        return FieldError(path, "is no field that this server knows", remedy="leave it out")
+    if first["type"] == "missing":
+        return FieldError(path, "is missing", remedy="send it")
+    return FieldError(path or "body", first["msg"], value=_shown(first["input"]))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

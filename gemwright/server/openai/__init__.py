@@ -1,0 +1,1 @@
+"""OpenAI's routes, with the extensions that vLLM's users know."""

@@ -1,0 +1,34 @@
+"""Token counts as OpenAI's clients read them, with the details that vLLM's users know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemwright.server.service import Answering
+
+
+def usage_of(answering: Answering) -> dict[str, Any]:
+    """Return the usage of a request as far as it has come."""
+    completion = answering.completion
+    num_prompt = answering.asked.num_prompt_tokens
+    num_completion = answering.num_tokens if completion is None else completion.usage.completion_tokens
+    num_cached = 0 if completion is None else completion.usage.cached_tokens
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_completion,
+        "total_tokens": num_prompt + num_completion,
+        "prompt_tokens_details": {
+            "cached_tokens": num_cached,
+            "created_cache_tokens": num_prompt - num_cached,
+            "cache_write_tokens": num_prompt - num_cached,
+            "audio_tokens": 0,
+            "image_tokens": 0,
+            "text_tokens": num_prompt,
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": answering.num_reasoning_tokens,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
