@@ -14,6 +14,7 @@ from gemwright.cli.parse import parse
 from gemwright.cli.pull import pull
 from gemwright.cli.rm import remove
 from gemwright.cli.run import run
+from gemwright.cli.serve import serve
 from gemwright.cli.show import show
 from gemwright.cli.verify import verify
 
@@ -43,6 +44,7 @@ def program() -> None:
 
 program.add_command(run)
 program.add_command(chat)
+program.add_command(serve)
 program.add_command(batch)
 program.add_command(verify)
 program.add_command(parse)

@@ -55,6 +55,15 @@ class BlockManager:
         self._announced: Counter[bytes] = Counter()
 
     @property
+    def share_held(self) -> float:
+        """Bytes of the blocks that requests hold, as a share of all."""
+        held = sum(
+            (group.num_blocks - pool.num_free) * group.block_bytes
+            for group, pool in zip(self.layout.groups, self.pools, strict=True)
+        )
+        return held / max(1, self.layout.total_bytes)
+
+    @property
     def request_ids(self) -> tuple[int, ...]:
         """Requests that hold tables."""
         return tuple(self._requests)

@@ -9,11 +9,14 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from gemwright import __version__
 from gemwright.errors import GemwrightError
-from gemwright.server.errors import NotFoundError, error_body, headers_of, status_of, style_of
+from gemwright.server.door import Door
+from gemwright.server.errors import BusyError, NotFoundError, error_body, headers_of, status_of, style_of
+from gemwright.server.metrics import ServerMetrics
 from gemwright.server.route import BODIES, CompactJson, request_id_of
 from gemwright.server.service import Service
 from gemwright.server.streaming import ClientGoneError
@@ -26,6 +29,7 @@ CLIENT_CLOSED = 499
 
 def make_app(service: Service) -> FastAPI:
     """Return the application that serves a model; `service` may get its engine later."""
+    from gemwright.server import status
     from gemwright.server.openai import chat, models
 
     app = FastAPI(
@@ -37,7 +41,8 @@ def make_app(service: Service) -> FastAPI:
         redoc_url=None,
     )
     app.state.service = service
-    for router in (chat.router, models.router):
+    app.state.metrics = ServerMetrics(service)
+    for router in (chat.router, models.router, status.router):
         app.include_router(router)
     app.add_exception_handler(GemwrightError, _answer_error)
     app.add_exception_handler(Exception, _answer_error)
@@ -45,6 +50,16 @@ def make_app(service: Service) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     app.add_exception_handler(ClientGoneError, _answer_nobody)
     _document_bodies(app)
+    app.add_middleware(Door, settings=service.settings)
+    if service.settings.cors_origins:
+        # Outside the door, so that a page is told of a refusal too.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(service.settings.cors_origins),
+            allow_methods=["GET", "POST", "OPTIONS"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id"],
+        )
     return app
 
 
@@ -66,6 +81,8 @@ def _document_bodies(app: FastAPI) -> None:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, BusyError):
+        request.app.state.metrics.reject("queue_full")
     if status_of(error) >= 500 and not isinstance(error, GemwrightError):
         LOG.error("request %s failed", request_id_of(request), exc_info=error)
     return CompactJson(

@@ -1,0 +1,146 @@
+"""What every request passes before its route: an id, a key, the size of its body; and a line in the log after it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import time
+import uuid
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gemwright.errors import GemwrightError
+from gemwright.server.errors import (
+    AuthenticationError,
+    BodyTooLargeError,
+    error_body,
+    headers_of,
+    status_of,
+    style_of,
+)
+from gemwright.server.settings import ServerSettings
+from gemwright.server.streaming import dump
+
+LOG = logging.getLogger("gemwright.access")
+
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/ping", "/metrics", "/favicon.ico"})
+"""Paths that need no key: what balancers and monitors ask, and the page, which asks its user for a key."""
+
+OPEN_PREFIXES = ("/page/",)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+class Keys:
+    """API keys, kept as digests and compared in constant time."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = tuple(_digest(key) for key in keys)
+
+    def admit(self, key: str | None) -> bool:
+        """Whether a key is one of these; without any, everybody is let in."""
+        if not self._digests:
+            return True
+        given = _digest(key or "")
+        # All are compared, so that the time does not tell which one was near.
+        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
+        return any(matches) and key is not None
+
+
+class Door:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self.app = app
+        self.settings = settings
+        self.keys = Keys(settings.api_keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it here."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers)
+        scope["gemwright.request_id"] = request_id
+        seen = {"status": 0}
+
+        async def send_and_note(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                seen["status"] = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            self._check_key(scope, headers)
+            self._check_length(headers)
+            await self.app(scope, self._limited(receive), send_and_note)
+        except GemwrightError as error:
+            await _refuse(error, scope["path"], send_and_note)
+        finally:
+            LOG.info(
+                "request",
+                extra={
+                    "facts": {
+                        "request_id": request_id,
+                        "method": scope["method"],
+                        "path": scope["path"],
+                        "status": seen["status"] or None,
+                        "seconds": round(time.perf_counter() - began, 4),
+                        "client": scope["client"][0] if scope.get("client") else None,
+                    }
+                },
+            )
+
+    def _check_key(self, scope: Scope, headers: Headers) -> None:
+        path = scope["path"]
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIXES) or scope["method"] == "OPTIONS":
+            return
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
+        if not self.keys.admit(key):
+            raise AuthenticationError("no API key came with the request" if key is None else "the API key is wrong")
+
+    def _check_length(self, headers: Headers) -> None:
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self.settings.max_body_bytes:
+            raise self._too_large(f"{length} bytes")
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Count what comes in pieces without saying beforehand how much it will be."""
+        num_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self.settings.max_body_bytes:
+                raise self._too_large(f"more than {self.settings.max_body_bytes} bytes")
+            return message
+
+        return counted
+
+    def _too_large(self, value: str) -> BodyTooLargeError:
+        limit = f"{self.settings.max_body_bytes} bytes"
+        return BodyTooLargeError("the request's body is too large", value=value, limit=limit)
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+async def _refuse(error: GemwrightError, path: str, send: Send) -> None:
+    body = dump(error_body(error, style_of(path))).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **headers_of(error)}
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status_of(error), "headers": raw})
+    await send({"type": "http.response.body", "body": body})
