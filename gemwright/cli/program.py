@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gemwright import __version__
+from gemwright.cli.agent import agent
 from gemwright.cli.batch import batch
 from gemwright.cli.chat import chat
 from gemwright.cli.completion import completion
@@ -45,6 +46,7 @@ def program() -> None:
 program.add_command(run)
 program.add_command(chat)
 program.add_command(serve)
+program.add_command(agent)
 program.add_command(batch)
 program.add_command(verify)
 program.add_command(parse)

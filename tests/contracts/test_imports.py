@@ -44,6 +44,7 @@ RULES = {
     "engine": rule("spec memory ops models loading text planner config errors", "numpy"),
     "engine.request": rule("memory.block_keys text.constraint errors", "numpy"),
     "engine.scheduler": rule("memory.block_manager engine.request errors"),
+    "agent": rule("errors", "httpx2"),
     "server": rule(
         "engine text planner config errors __version__", "fastapi starlette uvicorn pydantic prometheus_client"
     ),
@@ -55,7 +56,7 @@ RULES = {
         "spec memory ops models loading text engine testing config errors", "numpy torch transformers accelerate"
     ),
     "cli": rule(
-        "spec memory ops models loading text engine planner server testing verify config errors __version__",
+        "spec memory ops models loading text engine planner server agent testing verify config errors __version__",
         "click rich prompt_toolkit",
     ),
 }
