@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from gemwright.engine.async_engine import AsyncEngine
     from gemwright.engine.llm import LLM
     from gemwright.engine.request import SamplingParams
+    from gemwright.planner import plan
 
-__all__ = ["LLM", "AsyncEngine", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncEngine", "SamplingParams", "__version__", "plan"]
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "LLM": "gemwright.engine.llm",
     "AsyncEngine": "gemwright.engine.async_engine",
     "SamplingParams": "gemwright.engine.request",
+    "plan": "gemwright.planner",
 }
 
 

@@ -12,6 +12,7 @@ from gemwright.cli.completion import completion
 from gemwright.cli.doctor import doctor
 from gemwright.cli.list_models import list_models
 from gemwright.cli.parse import parse
+from gemwright.cli.plan import plan
 from gemwright.cli.pull import pull
 from gemwright.cli.rm import remove
 from gemwright.cli.run import run
@@ -46,6 +47,7 @@ def program() -> None:
 program.add_command(run)
 program.add_command(chat)
 program.add_command(serve)
+program.add_command(plan)
 program.add_command(agent)
 program.add_command(batch)
 program.add_command(verify)

@@ -35,7 +35,7 @@ from gemwright.spec.tensor_source import TensorSource
 from gemwright.spec.weights import list_tensors
 
 _COMPARED_BYTES = 16 << 20
-_ROPE_FREQS = "rope_freqs.weight"
+ROPE_FREQS = "rope_freqs.weight"
 _ROPE_FREQS_LIMIT = 1 << 16
 _TOKEN_ARRAYS = ("tokenizer.ggml.tokens", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
 _SUPPRESS_TOKENS = "tokenizer.ggml.suppress_tokens"
@@ -118,6 +118,17 @@ def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False, must
     Raises CheckpointError for what is missing, damaged or does not fit together, UnsupportedError for models and
     encodings that are understood and refused; both name the file and the key or tensor.
     """
+    kind, found = locate_files(path)
+    if kind == "gguf":
+        return _open_gguf_model(found, allow_unknown_config_keys)
+    return _open_safetensors_model(found, allow_unknown_config_keys, must_answer)
+
+
+def locate_files(path: Path) -> tuple[Literal["safetensors", "gguf"], Path]:
+    """Return the format of the model at `path`, and its folder (safetensors) or its first file (GGUF).
+
+    Raises CheckpointError for what is no model, UnsupportedError for adapters and pickled weights.
+    """
     try:
         names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else None
         exists = path.exists()
@@ -126,7 +137,7 @@ def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False, must
     if not exists:
         raise CheckpointError(f"{path}: no such file or folder")
     if names is None:
-        return _open_file(path, allow_unknown_config_keys)
+        return "gguf", _gguf_file(path)
     has_safetensors = any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names)
     models = _gguf_models([path / name for name in names if name.endswith(".gguf")])
     if len(models) > 1 and not has_safetensors:
@@ -136,9 +147,9 @@ def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False, must
             remedy="name one of the files",
         )
     if models and not has_safetensors:
-        return _open_gguf_model(models[0], allow_unknown_config_keys)
+        return "gguf", models[0]
     if "config.json" in names:
-        return _open_safetensors_model(path, allow_unknown_config_keys, must_answer)
+        return "safetensors", path
     if ADAPTER_NAME in names:
         raise adapter_alone(path)
     pickled = [name for name in names if name.endswith(PICKLED_SUFFIXES)]
@@ -149,12 +160,12 @@ def open_checkpoint(path: Path, *, allow_unknown_config_keys: bool = False, must
     )
 
 
-def _open_file(path: Path, allow_unknown_config_keys: bool) -> Checkpoint:
+def _gguf_file(path: Path) -> Path:
     if path.name.endswith(PICKLED_SUFFIXES):
         raise pickled_weights(path)
     if path.name.endswith((".safetensors", ".json")):
         raise CheckpointError(f"{path}: one file of a checkpoint", remedy=f"give its folder, {path.parent}")
-    return _open_gguf_model(path, allow_unknown_config_keys)
+    return path
 
 
 def _gguf_models(paths: list[Path]) -> list[Path]:
@@ -179,6 +190,20 @@ def _open_safetensors_model(folder: Path, allow_unknown_config_keys: bool, must_
 
 def _open_gguf_model(path: Path, allow_unknown_config_keys: bool) -> Checkpoint:
     files = open_gguf(path)
+    rope_freqs = read_rope_freqs(files.tensors.get(ROPE_FREQS))
+    spec = read_gguf_spec(files, rope_freqs=rope_freqs, allow_unknown_config_keys=allow_unknown_config_keys)
+    match = match_gguf(spec, files.tensors, str(files.paths[0]))
+    generation_config = _generation_config(files.metadata, spec)
+    return Checkpoint(spec, "gguf", path.parent, files, generation_config, match, list(match.notes))
+
+
+def read_gguf_spec(
+    files: GgufCheckpoint, *, rope_freqs: NDArray[np.float32] | None, allow_unknown_config_keys: bool = False
+) -> ModelSpec:
+    """Return the spec that a GGUF model's headers tell, given the values of the tensor ROPE_FREQS where it has one.
+
+    Raises CheckpointError and UnsupportedError as `open_checkpoint`.
+    """
     metadata, where = files.metadata, str(files.paths[0])
     # Token lists are long, and no spec depends on them: they stay undecoded.
     short = {
@@ -190,25 +215,29 @@ def _open_gguf_model(path: Path, allow_unknown_config_keys: bool) -> Checkpoint:
     spec = read_gguf_metadata(
         short,
         tensor_shapes=shapes,
-        rope_freqs=_read_rope_freqs(files.tensors.get(_ROPE_FREQS)),
+        rope_freqs=rope_freqs,
         source=where,
         allow_unknown_keys=allow_unknown_config_keys,
     )
     _check_token_arrays(metadata, spec, where)
-    match = match_gguf(spec, files.tensors, where)
-    generation_config = _generation_config(metadata, spec)
-    return Checkpoint(spec, "gguf", path.parent, files, generation_config, match, list(match.notes))
+    return spec
 
 
-def _read_rope_freqs(tensor: StoredTensor | None) -> NDArray[np.float32] | None:
+def read_rope_freqs(tensor: StoredTensor | None) -> NDArray[np.float32] | None:
+    """Return the values of the tensor ROPE_FREQS, one a pair of a head; CheckpointError for one of another shape."""
     if tensor is None:
         return None
+    check_rope_freqs(tensor)
+    tensor.require_readable()
+    return tensor.read_rows(0, tensor.num_rows)
+
+
+def check_rope_freqs(tensor: StoredTensor) -> None:
+    """Raise CheckpointError for a tensor ROPE_FREQS that cannot hold one number for each pair of a head."""
     if len(tensor.shape) != 1 or tensor.num_rows > _ROPE_FREQS_LIMIT:
         raise CheckpointError(
             f"{tensor.describe()} has the wrong shape", value=list(tensor.shape), limit="one number for each pair"
         )
-    tensor.require_readable()
-    return tensor.read_rows(0, tensor.num_rows)
 
 
 def _check_token_arrays(metadata: GgufMetadata, spec: ModelSpec, where: str) -> None:

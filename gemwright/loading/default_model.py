@@ -65,6 +65,17 @@ def is_installed() -> bool:
         return False
 
 
+def first_chunk_path() -> Path | None:
+    """Return the file that holds the beginning of the default model, its header in whole; None where no package does.
+
+    For looking at the model without joining it.
+    """
+    try:
+        return _find(*_CHUNKS[0])
+    except CheckpointError:
+        return None
+
+
 def default_model_path(progress: Progress | None = None) -> Path:
     """Return the joined default model, joining it first where our cache does not hold it yet.
 

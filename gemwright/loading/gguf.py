@@ -6,6 +6,7 @@ Refuses to know what keys and tensors mean.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from gemwright.errors import CheckpointError
@@ -57,11 +58,18 @@ def open_gguf(path: Path) -> GgufCheckpoint:
                 value=None if len(paths) == 1 else f"part {paths.index(missing) + 1} of {len(paths)}",
                 remedy=None if len(paths) == 1 else "put all parts in one folder",
             )
-    metadata, tensors = read_header(MappedFile(paths[0]))
+    return join_parts(paths, (read_header(MappedFile(part)) for part in paths))
+
+
+def join_parts(
+    paths: tuple[Path, ...], headers: Iterable[tuple[GgufMetadata, dict[str, StoredTensor]]]
+) -> GgufCheckpoint:
+    """Return the model whose parts have these headers, in order; CheckpointError where they do not fit together."""
+    headers = iter(headers)
+    metadata, tensors = next(headers)
     _check_split(paths[0], metadata, 0, len(paths))
-    for index, part in enumerate(paths[1:], start=1):
-        part_metadata, part_tensors = read_header(MappedFile(part))
-        _check_split(part, part_metadata, index, len(paths))
+    for index, (part_metadata, part_tensors) in enumerate(headers, start=1):
+        _check_split(paths[index], part_metadata, index, len(paths))
         for name, tensor in part_tensors.items():
             if name in tensors:
                 raise CheckpointError(f"{tensor.describe()} lies in {tensors[name].file.path.name} too")

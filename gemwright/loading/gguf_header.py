@@ -177,6 +177,7 @@ class _Cursor:
                 remedy="fetch or copy the file again",
             )
         self.position = begin + num_bytes
+        self.file.bring(self.position)
         return begin
 
     def unsigned32(self, what: str) -> int:
@@ -255,8 +256,11 @@ class _Cursor:
         content, size_bytes, unpack = self.file.map, self.file.size_bytes, _UINT64.unpack_from
         ends = array("Q")
         append = ends.append
+        here_bytes = self.file.bring(position)
         try:
             for _ in range(length):
+                if position + 8 > here_bytes:
+                    here_bytes = self.file.bring(min(position + 8, size_bytes))
                 position += 8 + unpack(content, position)[0]
                 append(position)
         except (struct.error, OverflowError):
@@ -270,6 +274,7 @@ class _Cursor:
                 remedy="fetch or copy the file again",
             )
         self.position = position
+        self.file.bring(position)
         return StringArray(self.file, key, begin, ends)
 
 

@@ -23,9 +23,9 @@ from gemwright.loading.hub_errors import explain, explain_disk
 from gemwright.loading.hub_files import CONFIG_NAME, Choice, choose_files
 from gemwright.loading.hub_gguf import BEGINNING_BYTES, check_beginning
 from gemwright.loading.hub_name import HubName
-from gemwright.loading.hub_transfer import Remote, StoppedError, Transfer
+from gemwright.loading.hub_transfer import Patience, Remote, StoppedError, Transfer
 from gemwright.loading.json_files import CONFIG_LIMIT_BYTES, parse_json_object
-from gemwright.loading.safetensors import INDEX_NAME
+from gemwright.loading.safetensors import INDEX_LIMIT_BYTES, INDEX_NAME
 from gemwright.spec.families import read_config
 from gemwright.spec.model_spec import ModelSpec
 
@@ -34,8 +34,7 @@ Progress = Callable[[int, int], None]
 
 _CONNECTIONS = 4
 _LEAVE_SECONDS = 1
-_INDEX_LIMIT_BYTES = 100_000_000
-_REQUEST_TIMEOUT_SECONDS = 30
+_REQUEST_TIMEOUT_SECONDS = 30.0
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
@@ -85,22 +84,24 @@ class _Counter:
 class Hub:
     """The hub at $HF_ENDPOINT, asked with $HF_TOKEN or the token of `hf auth login`."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience | None = None) -> None:
         self.stop = threading.Event()
         token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
         self.headers = {"User-Agent": "gemwright"}
         if token is not None:
             self.headers["Authorization"] = f"Bearer {token}"
-        self._transfer = Transfer(self.headers, self.stop, lambda _: None)
+        self.silence_seconds = _REQUEST_TIMEOUT_SECONDS
+        if patience is not None and patience.silence_seconds is not None:
+            self.silence_seconds = patience.silence_seconds
+        self._transfer = Transfer(self.headers, self.stop, lambda _: None, patience)
+        self._small_files: dict[str, bytes] = {}
 
     def look_up(self, repository: str, revision: str) -> Listing:
         """Return what a repository holds. Raises CheckpointError for whatever keeps the hub from saying so."""
         api = HfApi(endpoint=constants.ENDPOINT, library_name="gemwright")
         with _explained(repository, revision):
             info = self._transfer.retry(
-                lambda: api.model_info(
-                    repository, revision=revision, files_metadata=True, timeout=_REQUEST_TIMEOUT_SECONDS
-                )
+                lambda: api.model_info(repository, revision=revision, files_metadata=True, timeout=self.silence_seconds)
             )
             if info.sha is None or hub_cache.COMMIT.fullmatch(info.sha) is None:
                 raise ValueError(f"its answer names no commit: {info.sha!r}")
@@ -123,7 +124,7 @@ class Hub:
         """
 
         def read_shards() -> tuple[str, ...]:
-            index = self.read_json(listing, INDEX_NAME, _INDEX_LIMIT_BYTES)
+            index = self.read_json(listing, INDEX_NAME, INDEX_LIMIT_BYTES)
             return hub_cache.parse_shards(index, f"{listing.repository}/{INDEX_NAME}")
 
         choice = choose_files(
@@ -160,8 +161,15 @@ class Hub:
     def read_json(self, listing: Listing, name: str, limit_bytes: int = CONFIG_LIMIT_BYTES) -> dict[str, Any]:
         """Return the object in a JSON file of a repository, read into memory alone."""
         with _explained(listing.repository, listing.revision):
-            content = self._transfer.fetch_bytes(listing.files[name].url, limit_bytes)
-        return parse_json_object(content, f"{listing.repository}/{name}")
+            url = listing.files[name].url
+            if url not in self._small_files:
+                self._small_files[url] = self._transfer.fetch_bytes(url, limit_bytes)
+        return parse_json_object(self._small_files[url], f"{listing.repository}/{name}")
+
+    def read_range(self, listing: Listing, name: str, begin: int, end: int) -> bytes:
+        """Return bytes begin..end of a file of a repository. Raises as `look_up`."""
+        with _explained(listing.repository, listing.revision):
+            return self._transfer.fetch_range(listing.files[name].url, begin, end)
 
     def fetch(self, listing: Listing, choice: Choice, progress: Progress | None) -> int:
         """Bring all files of a model into the cache and return how many bytes had to be fetched.
@@ -193,8 +201,8 @@ class Hub:
                 if not (hub_cache.repository_folder(listing.repository) / "refs" / listing.revision).exists():
                     hub_cache.write_reference(listing.repository, listing.revision, listing.commit)
                 # Small files first: what is left of a transfer that breaks off is weights alone.
-                _run_all([job for name, job in jobs.items() if name not in choice.weights], self.stop)
-                _run_all([job for name, job in jobs.items() if name in choice.weights], self.stop)
+                run_all([job for name, job in jobs.items() if name not in choice.weights], self.stop)
+                run_all([job for name, job in jobs.items() if name in choice.weights], self.stop)
                 hub_cache.write_reference(listing.repository, listing.revision, listing.commit)
         except CheckpointError as error:
             if isinstance(error.__cause__, httpx2.HTTPError) and counter.done_bytes:
@@ -267,7 +275,7 @@ def _fetch_one(transfer: Transfer, listing: Listing, name: str, remote: Remote) 
         blob.replace(link)  # a file system without links
 
 
-def _run_all(jobs: Sequence[Callable[[], None]], stop: threading.Event) -> None:
+def run_all(jobs: Sequence[Callable[[], None]], stop: threading.Event) -> None:
     """Run the jobs, a few at a time, until all are done or one has failed; an interrupt stops them within moments."""
     waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     results: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()

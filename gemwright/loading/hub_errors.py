@@ -21,6 +21,7 @@ from gemwright.errors import CapacityError, CheckpointError, GemwrightError, Req
 
 PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 _SPENT = re.compile(r"\br\s*=\s*0\s*;\s*t\s*=\s*(\d+)")  # no requests remain, for t seconds
+_NO_HUB = "what answers is not a hub"
 _TOKEN_REMEDY = "set HF_TOKEN to a valid token, or run: hf auth login"
 
 
@@ -69,10 +70,23 @@ def explain(error: Exception, repository: str, revision: str) -> GemwrightError:
             remedy="look at the network, the proxy and HF_ENDPOINT; a model that is in the cache runs without",
         )
     return CheckpointError(
-        "what answers is not a hub",
+        _NO_HUB,
         value=f"{constants.ENDPOINT}: {_first_line(error)}",
         remedy="look at HF_ENDPOINT, and whether a proxy or a login page stands between",
     )
+
+
+def why_unanswered(error: CheckpointError) -> str | None:
+    """Return in words what kept the hub from telling of a model; None where it told, or there is no such model."""
+    cause = error.__cause__
+    if isinstance(cause, HfHubHTTPError):
+        status = cause.response.status_code
+        if status in (401, 403):
+            return f"the hub refused access ({status})"
+        return None if status < 500 and status not in PASSING_STATUSES else f"the hub answered with an error ({status})"
+    if isinstance(cause, httpx2.HTTPError | httpx2.InvalidURL | ConnectionError):
+        return "the hub could not be reached"
+    return error.what if error.what == _NO_HUB else None
 
 
 def explain_disk(error: OSError, folder: Path) -> GemwrightError:

@@ -76,6 +76,12 @@ def gguf_models(names: Collection[str]) -> tuple[GgufModel, ...]:
     )
 
 
+def label_of(name: str) -> str | None:
+    """Return the quantization that the name of a GGUF file tells, such as Q4_K_M; None where it tells none."""
+    part = _PART.fullmatch(name)
+    return _label(name.removesuffix(".gguf") if part is None else part["stem"])
+
+
 def choose_files(
     names: Collection[str],
     *,

@@ -10,8 +10,10 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +45,10 @@ class Patience:
     longest_wait_seconds: float = 16.0
     longest_told_wait_seconds: float = 60.0
     """A longer wait asked for by the hub is not waited for: the error names it."""
+    silence_seconds: float | None = None
+    """How long the hub may send nothing; None: what huggingface_hub is set to."""
+    answer_seconds: float = math.inf
+    """How long one answer may take to come, when it is read into memory."""
 
 
 PATIENCE = Patience()
@@ -70,10 +76,16 @@ class Transfer:
     stop: threading.Event
     count: Callable[[int], None]
     """Told of bytes as they are written; of fewer than none where a file begins anew."""
+    patience: Patience | None = None
+    """None: PATIENCE."""
 
     def fetch_bytes(self, url: str, limit_bytes: int, first_bytes: int | None = None) -> bytes:
         """Return the content of a small file, or its beginning; CheckpointError where it is larger than the limit."""
         return self.retry(lambda: self._read(url, limit_bytes, first_bytes))
+
+    def fetch_range(self, url: str, begin: int, end: int) -> bytes:
+        """Return bytes begin..end of a file, and read no further should the hub send more than was asked for."""
+        return self.retry(lambda: self._read_range(url, begin, end))
 
     def fetch_file(self, remote: Remote, target: Path, lock: Path) -> None:
         """Bring `target` about, unless it is there: whole, checked, and seen by no one before.
@@ -109,7 +121,7 @@ class Transfer:
 
     def retry(self, action: Callable[[], Result], progress: Callable[[], int] = lambda: 0) -> Result:
         """Return what `action` returns, trying again where that may help. Raises its last error, or StoppedError."""
-        patience = PATIENCE
+        patience = self.patience or PATIENCE
         failures, wait_seconds = 0, patience.first_wait_seconds
         while True:
             before = progress()
@@ -132,7 +144,7 @@ class Transfer:
         wanted = {} if first_bytes is None else {"Range": f"bytes=0-{first_bytes - 1}"}
         content = bytearray()
         with self._open(url, wanted) as response:
-            for piece in response.iter_bytes():
+            for piece in self._pieces(response):
                 content += piece
                 if first_bytes is not None and len(content) >= first_bytes:
                     return bytes(content[:first_bytes])
@@ -141,6 +153,27 @@ class Transfer:
                         f"{url}: too large for a file of its kind", value=f"over {limit_bytes} bytes", limit=limit_bytes
                     )
         return bytes(content)
+
+    def _read_range(self, url: str, begin: int, end: int) -> bytes:
+        content = bytearray()
+        with self._open(url, {"Range": f"bytes={begin}-{end - 1}"}) as response:
+            # An answer that ignores the range begins at the first byte of the file.
+            skipped_bytes = 0 if _continues(response, begin) else begin
+            if response.status_code == 206 and skipped_bytes:
+                raise httpx2.RemoteProtocolError(f"another range was sent: {response.headers.get('Content-Range')}")
+            for piece in self._pieces(response):
+                content += piece
+                if len(content) - skipped_bytes >= end - begin:
+                    return bytes(content[skipped_bytes : skipped_bytes + end - begin])
+        raise httpx2.RemoteProtocolError(f"the answer ended at byte {begin - skipped_bytes + len(content)} of {end}")
+
+    def _pieces(self, response: httpx2.Response) -> Iterator[bytes]:
+        """Yield an answer as it comes; httpx2.ReadTimeout where it takes longer than patience lasts."""
+        begun_at = time.monotonic()
+        for piece in response.iter_bytes():
+            yield piece
+            if time.monotonic() - begun_at > (self.patience or PATIENCE).answer_seconds:
+                raise httpx2.ReadTimeout("the answer takes too long")
 
     def _receive(self, remote: Remote, file: _Partial) -> None:
         """Ask for what is still missing of a file and write it as it comes."""
@@ -167,7 +200,8 @@ class Transfer:
 
     @contextlib.contextmanager
     def _open(self, url: str, headers: dict[str, str]) -> Iterator[httpx2.Response]:
-        timeout = httpx2.Timeout(constants.HF_HUB_DOWNLOAD_TIMEOUT)
+        silence_seconds = (self.patience or PATIENCE).silence_seconds
+        timeout = httpx2.Timeout(constants.HF_HUB_DOWNLOAD_TIMEOUT if silence_seconds is None else silence_seconds)
         # Compressed answers have neither ranges nor a length.
         headers = {**self.headers, "Accept-Encoding": "identity", **headers}
         with get_session().stream("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:

@@ -53,6 +53,13 @@ class MappedFile:
         """Return bytes begin..end as a read-only uint8 view; the caller has checked that they lie inside the file."""
         return np.frombuffer(self.map, dtype=np.uint8, count=end - begin, offset=begin)
 
+    def bring(self, end: int) -> int:
+        """Make sure that the bytes before `end` are here and return how many are; here, all of the file.
+
+        Readers of headers call it before they look at bytes, so that a file can be read while it comes.
+        """
+        return self.size_bytes
+
     def release(self, begin: int = 0, end: int | None = None) -> None:
         """Take the pages of begin..end out of the resident set. They are read again should someone look again."""
         if not hasattr(mmap, "MADV_DONTNEED"):

@@ -6,6 +6,7 @@ Refuses to know what the tensors mean, and refuses pickled weights, whose loadin
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ INDEX_NAME = "model.safetensors.index.json"
 
 _LENGTH_BYTES = 8
 _HEADER_LIMIT_BYTES = 100_000_000
-_INDEX_LIMIT_BYTES = 100_000_000
+INDEX_LIMIT_BYTES = 100_000_000
 _FILE_NAME_LIMIT = 255
 _RANK_LIMIT = 16
 _DIMENSION_LIMIT = 1 << 62
@@ -69,6 +70,7 @@ def read_header(file: MappedFile) -> dict[str, StoredTensor]:
     where = str(file.path)
     if file.size_bytes < _LENGTH_BYTES:
         raise CheckpointError(f"{where}: too short for safetensors", value=f"{file.size_bytes} bytes", limit=8)
+    file.bring(_LENGTH_BYTES)
     header_bytes = int.from_bytes(file.map[:_LENGTH_BYTES], "little")
     limit_bytes = min(_HEADER_LIMIT_BYTES, file.size_bytes - _LENGTH_BYTES)
     if header_bytes > limit_bytes:
@@ -78,6 +80,7 @@ def read_header(file: MappedFile) -> dict[str, StoredTensor]:
             limit=limit_bytes,
             remedy="fetch or copy the file again",
         )
+    file.bring(_LENGTH_BYTES + header_bytes)
     header = file.map[_LENGTH_BYTES : _LENGTH_BYTES + header_bytes]
     if not header.startswith(b"{"):
         raise CheckpointError(f"{where}: the header is not a JSON object")
@@ -153,12 +156,7 @@ def _check_spans(spans: list[tuple[int, int, str]], data_bytes: int, where: str)
 
 
 def _open_index(path: Path) -> SafetensorsCheckpoint:
-    weight_map = read_json_object(path, _INDEX_LIMIT_BYTES).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{path}: weight_map is missing, empty or not an object")
-    for name, shard in weight_map.items():
-        _check_shard_name(path, name, shard)
-    tensors: dict[str, StoredTensor] = {}
+    weight_map = read_weight_map(read_json_object(path, INDEX_LIMIT_BYTES), path)
     shards = sorted(set(weight_map.values()))
     missing = [shard for shard in shards if not _lies_there(path.parent / shard)]
     if missing:
@@ -167,8 +165,33 @@ def _open_index(path: Path) -> SafetensorsCheckpoint:
             value=", ".join(missing[:5]) + (", ..." if len(missing) > 5 else ""),
             remedy="fetch the missing files, or remove the folder and fetch the model again",
         )
-    for shard in shards:
-        for name, tensor in read_header(MappedFile(path.parent / shard)).items():
+    tensors = join_shards(weight_map, ((shard, read_header(MappedFile(path.parent / shard))) for shard in shards), path)
+    return SafetensorsCheckpoint(tuple(path.parent / shard for shard in shards), tensors)
+
+
+def read_weight_map(index: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """Return the file that an index names for each tensor.
+
+    Raises CheckpointError where it names none or something that is no file beside it, UnsupportedError for pickles.
+    """
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path}: weight_map is missing, empty or not an object")
+    for name, shard in weight_map.items():
+        _check_shard_name(path, name, shard)
+    return weight_map
+
+
+def join_shards(
+    weight_map: Mapping[str, str], headers: Iterable[tuple[str, Mapping[str, StoredTensor]]], path: Path
+) -> dict[str, StoredTensor]:
+    """Return the tensors of all shards, given as pairs of a shard's name and what its header lists.
+
+    Raises CheckpointError where the index at `path` says anything else than the shards do.
+    """
+    tensors: dict[str, StoredTensor] = {}
+    for shard, header in headers:
+        for name, tensor in header.items():
             listed = weight_map.get(name)
             if listed != shard:
                 raise CheckpointError(
@@ -180,7 +203,7 @@ def _open_index(path: Path) -> SafetensorsCheckpoint:
     for name, shard in weight_map.items():
         if name not in tensors:
             raise CheckpointError(f"{path}: tensor {shown(name)} is listed in {shard}, which does not hold it")
-    return SafetensorsCheckpoint(tuple(path.parent / shard for shard in shards), tensors)
+    return tensors
 
 
 def _check_shard_name(index: Path, name: str, shard: Any) -> None:

@@ -44,14 +44,20 @@ def plan_footprint(
             "workspace: buffers of a step",
             workspace.buffer_bytes,
             ("workspace", "buffers"),
-            " + ".join(
-                f"{buffer.rows:,} x {buffer.width:,} x {DTYPE_BYTES[buffer.dtype]}" for buffer in workspace.buffers
-            )
-            + " B",
+            _buffers_formula(workspace),
             "max_num_batched_tokens; the widths of the widest layer",
         )
     )
     return tuple(lines)
+
+
+def _buffers_formula(workspace: Workspace) -> str:
+    """Return the sizes of the buffers, those of equal rows together."""
+    widths: dict[tuple[int, int], int] = {}
+    for buffer in workspace.buffers:
+        key = (buffer.rows, DTYPE_BYTES[buffer.dtype])
+        widths[key] = widths.get(key, 0) + buffer.width
+    return " + ".join(f"{rows:,} rows x {width:,} x {size} B" for (rows, size), width in widths.items())
 
 
 _PART_KEYS = {

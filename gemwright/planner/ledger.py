@@ -104,19 +104,31 @@ class Ledger:
     @property
     def total_bytes(self) -> int:
         """The most held at once in the ledger's place: what is steady, and the largest of the passing phases."""
-        return self.steady_bytes() + max(self._sum(phase, self.place) for phase in _PASSING)
+        return max(self.held_bytes(phase) for phase in (*_PASSING, "steady"))
 
     @property
     def peak_phase(self) -> Phase:
         """The phase in which the most is held."""
-        sizes = {phase: self._sum(phase, self.place) for phase in _PASSING}
-        largest = max(_PASSING, key=lambda phase: sizes[phase])
-        return largest if sizes[largest] else "steady"
+        phases: tuple[Phase, ...] = ("steady", *_PASSING)
+        return max(phases, key=self.held_bytes)
+
+    def held_bytes(self, phase: Phase) -> int:
+        """Return what is held in the ledger's place during a phase; while a model is loaded neither its cache nor the
+        buffers of a step are there."""
+        passing = 0 if phase == "steady" else self._sum(phase, self.place)
+        if phase != "load":
+            return self.steady_bytes() + passing
+        later = sum(
+            line.size_bytes
+            for line in self.lines
+            if line.phase == "steady" and line.place == self.place and line.section in _AFTER_LOAD
+        )
+        return self.steady_bytes() - later + passing
 
     @property
     def error_bytes(self) -> int:
         """How far off the total may be: the sum of the error bars of the lines that make it up."""
-        counted = ("steady", self.peak_phase)
+        counted = {"steady", self.peak_phase}
         return sum(line.error_bytes for line in self.lines if line.place == self.place and line.phase in counted)
 
     def with_margin(self, margin: Mapping[str, float]) -> Ledger:
@@ -169,6 +181,7 @@ class Ledger:
 
 
 _PASSING: tuple[Phase, ...] = ("load", "capture", "step", "request")
+_AFTER_LOAD = ("K/V cache", "workspace", "host")
 _PHASE_WORDS: Mapping[Phase, str] = {
     "load": "model is loaded",
     "capture": "graph is captured",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Final, Literal
 
@@ -235,6 +236,7 @@ def fitting_type(name: str, columns: int) -> TensorType:
     return kind
 
 
+@lru_cache(maxsize=16)
 def list_stored_tensors(
     spec: ModelSpec,
     recipe: Recipe,

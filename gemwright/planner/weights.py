@@ -70,6 +70,11 @@ _TOKENIZER_BYTES: Final[Mapping[Layout, tuple[int, int]]] = {"gguf": (25, 5), "s
 (Gemma 2 9B, Gemma 3 270M), tokenizer.json of Gemma 3 and 4 with or without tokenizer.model 125 to 145."""
 
 
+_MOST_KEPT: Final = 64
+_KEPT: Final[dict[tuple[object, ...], tuple[ModelHeader, tuple[WeightPart, ...]]]] = {}
+"""What was weighed before: the inverse questions ask for the same weights again and again."""
+
+
 def weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]:
     """Return what the engine that `settings` name loads of a model, part by part, each part once.
 
@@ -78,6 +83,17 @@ def weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]
     `settings.quantization` asks for what the file is not, a recipe gives them. Raises UnsupportedError for unknown
     quantizations (with those that are known), and for files that the engine does not load.
     """
+    key = (id(header), settings.engine, settings.dtype, settings.quantization, settings.embedding_quantization)
+    kept = _KEPT.get((*key, settings.language_model_only))
+    if kept is None:
+        if len(_KEPT) == _MOST_KEPT:
+            _KEPT.clear()
+        # The header stays with its parts, so that its id stays its own.
+        kept = _KEPT[*key, settings.language_model_only] = header, _weigh(header, settings)
+    return kept[1]
+
+
+def _weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]:
     if settings.engine == "gemwright":
         return _weigh_gemwright(header, settings)
     layout, tensors, source, recipe = _file(header, settings)

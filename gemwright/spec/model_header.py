@@ -39,9 +39,9 @@ class ModelHeader:
     """Every stored tensor, over all files of the model; None where no header was read."""
     quantization: str | None = None
     """Which named variant it is, such as "q4_0", "q4_k_m", "w4a16" or "nvfp4"; None: not quantized, or not known."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of where this comes from, one sentence each."""
     embedding_quantization: str | None = None
     """Where the variant is known to store its embedding tables otherwise than its other matrices."""
     has_unused_tensors: bool = True
     """Whether its files may hold the tensors of spec.weights.list_unused_tensors, where no header was read."""
-    notes: tuple[str, ...] = ()
-    """What a user should know of where this comes from, one sentence each."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Literal
 
@@ -88,6 +89,7 @@ class ParameterCounts:
         return self.num_tensors + self.num_unused_tensors
 
 
+@lru_cache(maxsize=32)
 def list_tensors(spec: ModelSpec) -> tuple[TensorSpec, ...]:
     """Return every tensor of the language model (or drafter) in the order in which a step reads them."""
     return tuple(_list_tensors(spec))

@@ -37,10 +37,12 @@ def test_what_is_refused_says_what_to_do(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.state == "not there"], ids=name_of)
 def test_what_is_not_there_has_no_flag_and_no_verb(row: Row) -> None:
-    flags = {flag for command in program.commands.values() for parameter in command.params for flag in parameter.opts}
+    # `plan` also weighs what other engines would run, and what this one does not run yet.
+    verbs = {name: command for name, command in program.commands.items() if name != "plan"}
+    flags = {flag for command in verbs.values() for parameter in command.params for flag in parameter.opts}
     fields = {*EngineConfig.__dataclass_fields__, *SamplingParams.__dataclass_fields__}
     named = {name.removeprefix("--").replace("-", "_") for name in row.absent}
-    assert not {*flags, *program.commands} & set(row.absent)
+    assert not {*flags, *verbs} & set(row.absent)
     assert not fields & named
     assert row.note, "what stands in its place"
 

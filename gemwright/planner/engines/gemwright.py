@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gemwright.config import EngineConfig
 from gemwright.errors import CapacityError, UnsupportedError, show_bytes
 from gemwright.memory.engine_plan import EnginePlan, plan_memory
 from gemwright.memory.workspace import LOAD_CHUNK_BYTES
+from gemwright.planner.drafters import find_drafter
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts
 from gemwright.planner.ledger import Ledger, Line, Place
 from gemwright.planner.media import media_lines
 from gemwright.planner.settings import PlanSettings
-from gemwright.planner.weights import drafter_parts, lora_bytes, weigh
+from gemwright.planner.weights import lora_bytes, stored_file, weigh, weigh_drafter
 from gemwright.spec.model_header import ModelHeader
 
 RUNTIME_BYTES = 245 << 20
@@ -30,18 +32,13 @@ CUDA_CONTEXT_BYTES = 400 << 20
 CUDA_CONTEXT_ERROR_BYTES = 200 << 20
 """A CUDA context with torch's own libraries; 300 to 600 MiB are seen."""
 
-READABLE_QUANTIZATIONS = frozenset(
-    {"bf16", "f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}
-    | {f"q{bits}_k{suffix}" for bits in (2, 3, 4, 5, 6) for suffix in ("", "_s", "_m", "_l")}
-)
-
 
 def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
     """Return what our engine will hold: its own plan, line by line, and its process around it.
 
     Raises UnsupportedError for what the engine refuses, RequestError for a length beyond the model's context.
     """
-    _refuse_what_cannot_run(header, settings)
+    _refuse_what_cannot_run(settings)
     place: Place = "gpu" if settings.device is not None and settings.device.kind == "gpu" else "ram"
     around = _process_lines(header, settings, place)
     free_bytes = 0
@@ -58,7 +55,7 @@ def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
         asked = replace(config, kv_cache_memory_bytes=None, max_num_seqs=settings.max_num_seqs or 1)
         plan = plan_memory(header.spec, asked, stored_dtype=stored, free_bytes=0, name=header.name)
     notes += plan.notes
-    lines = [*_plan_lines(plan, place), *_load_lines(header, place), *around]
+    lines = [*_plan_lines(plan, place), *_load_lines(header, settings), *around]
     media = media_lines(header.spec, settings, dtype_bytes=2, place=place)
     if media:
         notes.append("this version reads no images and no sound: their lines are what the towers would add")
@@ -78,15 +75,7 @@ def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
     )
 
 
-def _refuse_what_cannot_run(header: ModelHeader, settings: PlanSettings) -> None:
-    quantization = settings.quantization or header.quantization
-    if quantization is not None and quantization.lower() not in READABLE_QUANTIZATIONS:
-        raise UnsupportedError(
-            "gemwright does not read this kind of weights",
-            value=quantization,
-            limit="bfloat16, float16 and float32 safetensors, or GGUF of a type that docs/compatibility.md names",
-            remedy="plan for --engine vllm or llama.cpp, or name another variant with --quantization",
-        )
+def _refuse_what_cannot_run(settings: PlanSettings) -> None:
     if settings.kv_cache_dtype not in ("auto", settings.dtype):
         raise UnsupportedError(
             "gemwright keeps K and V in the dtype it computes in",
@@ -97,15 +86,18 @@ def _refuse_what_cannot_run(header: ModelHeader, settings: PlanSettings) -> None
 
 
 def _config(settings: PlanSettings, place: Place) -> EngineConfig:
+    asked: dict[str, Any] = {
+        "max_model_len": settings.max_model_len,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "max_num_seqs": settings.max_num_seqs,
+        "block_size": settings.block_size,
+        "kv_cache_memory_bytes": settings.kv_cache_memory_bytes,
+    }
     return EngineConfig(
         dtype=settings.dtype,
         device="cuda" if place == "gpu" else "cpu",
-        max_model_len=settings.max_model_len,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_num_seqs=settings.max_num_seqs or EngineConfig.max_num_seqs,
-        block_size=settings.block_size or EngineConfig.block_size,
-        kv_cache_memory_bytes=settings.kv_cache_memory_bytes,
         kv_layout=settings.kv_layout,
+        **{name: value for name, value in asked.items() if value is not None},
     )
 
 
@@ -153,7 +145,7 @@ def _plan_lines(plan: EnginePlan, place: Place) -> list[Line]:
     return lines
 
 
-def _load_lines(header: ModelHeader, place: Place) -> list[Line]:
+def _load_lines(header: ModelHeader, settings: PlanSettings) -> list[Line]:
     lines = [
         Line(
             "load: rows decoded at once",
@@ -165,13 +157,19 @@ def _load_lines(header: ModelHeader, place: Place) -> list[Line]:
             LOAD_CHUNK_BYTES,
         )
     ]
-    if header.tensors is not None:
-        stored = sum(tensor.size_bytes for tensor in header.tensors)
-        formula = f"{len(header.tensors):,} tensors of the header"
-        lines += [
-            Line("load: pages of the model's files", stored, "mmap", "load", formula, "header"),
-            Line("load: the model's files", stored, "disk", "steady", formula, "header", 64 << 20),
-        ]
+    file = stored_file(header, settings)
+    lines += [
+        Line(
+            "load: pages of the model's files",
+            file.size_bytes,
+            "mmap",
+            "load",
+            file.formula,
+            file.source,
+            file.error_bytes,
+        ),
+        Line("load: the model's files", file.size_bytes, "disk", "steady", file.formula, file.source, file.error_bytes),
+    ]
     return lines
 
 
@@ -222,13 +220,12 @@ def _extra_lines(header: ModelHeader, settings: PlanSettings, place: Place, note
     lines = []
     if settings.draft:
         notes.append("this version runs no drafter: its lines are what one would add")
-        lines += [
-            Line(f"drafter: {part.name}", part.size_bytes, place, "steady", part.formula, part.source, part.error_bytes)
-            for part in drafter_parts(header.spec)
-        ]
+        name, spec = find_drafter(header.spec)
+        part = weigh_drafter(ModelHeader(name, spec, "config", "published"), replace(settings, dtype="bfloat16"))
+        lines.append(Line("drafter: weights", part.size_bytes, place, "steady", part.formula, name, part.error_bytes))
     if settings.lora_rank is not None:
         notes.append("this version runs no LoRA adapters beside a model: merge them, or read their line as an outlook")
-        size, formula = lora_bytes(header.spec, settings.lora_rank, 2)
+        size, formula = lora_bytes(header.spec, settings.lora_rank)
         lines.append(
             Line(
                 "adapters: LoRA",

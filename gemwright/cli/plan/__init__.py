@@ -1,0 +1,171 @@
+"""`gemwright plan`: what a model will take, whether it fits, and how fast it will be, from headers alone."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemwright.cli.completion import complete_model
+from gemwright.cli.options import SectionCommand
+from gemwright.cli.plan.options import plan_options
+
+if TYPE_CHECKING:
+    from gemwright.planner.devices import Device
+    from gemwright.planner.plan import Plan
+
+
+@click.command(
+    cls=SectionCommand,
+    short_help="Say what a model will take, before it runs.",
+    epilog="""\b
+Examples:
+  gemwright plan google/gemma-4-31B-it --memory 80GiB
+  gemwright plan ./gemma-3-4b-it --max-model-len 8192 --max-num-seqs 8
+  gemwright plan google/gemma-4-E4B-it --versus google/gemma-4-12B-it
+  gemwright plan google/gemma-4-12B-it --engine vllm --device-name H100 --emit vllm
+  gemwright plan model.gguf --engine llama.cpp --ctx-size 32768 --assert-fits 12GiB""",
+)
+@click.argument("model", required=False, metavar="[MODEL]", shell_complete=complete_model)
+@plan_options
+@click.pass_context
+def plan(context: click.Context, /, model: str | None, **values: Any) -> None:
+    """Plan a model: memory line by line, what fits, how fast.
+
+    MODEL is a hub id, a folder, a config.json or a .gguf file; left out, the default model. No weight is read and none
+    is fetched: a model of the hub costs a few requests for headers, and what Google has published is planned offline
+    too. Sizes are in GiB (1024^3 bytes); --memory takes GiB and GB, which is 7 % less.
+
+    The plan goes to stdout, notes to stderr. Exit code 4 says that it does not fit in what --assert-fits names.
+    """
+    from gemwright.cli.plan.show import show_comparison, show_plan, show_unknown
+    from gemwright.cli.run import write_json
+    from gemwright.planner.plan import unknown_engine
+
+    reason = unknown_engine(values["engine"])
+    if reason is not None:
+        show_unknown(values["engine"], reason, as_json=values["json"])
+        return
+    planned = _plan(model, values)
+    others = [_versus(context, words, model) for words in values["versus"]]
+    if values["emit"] is not None:
+        _emit(planned, values["emit"])
+    elif values["advise"]:
+        _advise(planned, model, values)
+    elif others:
+        show_comparison([planned, *others], as_json=values["json"])
+    elif values["json"]:
+        write_json(planned.to_dict())
+    else:
+        show_plan(planned)
+    for note in dict.fromkeys(note for one in (planned, *others) for note in one.estimate.notes):
+        print(f"note: {note}", file=sys.stderr)
+    if values["assert_fits"] is not None:
+        for one in (planned, *others):
+            _require_fit(one)
+
+
+def _plan(model: str | None, values: dict[str, Any]) -> Plan:
+    from gemwright.cli.plan.options import plan_fields
+    from gemwright.errors import RequestError
+    from gemwright.planner.inputs import read_header
+    from gemwright.planner.load import parse_mix
+    from gemwright.planner.plan import DEFAULT_PROMPT_TOKENS, make_plan
+    from gemwright.planner.settings import ENGINES, PlanSettings
+
+    if values["engine"] not in ENGINES:
+        raise RequestError(
+            "unknown engine", value=values["engine"], limit=", ".join(ENGINES), remedy="name one of them"
+        )
+    if values["shared_prefix"] is not None and values["mix"] is None:
+        raise RequestError("--shared-prefix is for --mix", remedy="add --mix p50=2000,p95=8000,max=32000")
+    if values["prompt_tokens"] is not None and values["prompt_tokens"] < 1:
+        raise RequestError("prompt_tokens", value=values["prompt_tokens"], limit="an integer of at least 1")
+    # Settings that are wrong are refused before the hub is asked.
+    settings = PlanSettings(engine=values["engine"], **plan_fields(values), **_machine(values))
+    mix = None if values["mix"] is None else parse_mix(values["mix"], values["shared_prefix"] or 0)
+    header = read_header(
+        model,
+        revision=values["revision"],
+        offline=values["offline"],
+        allow_unknown_config_keys=values["allow_unknown_config_keys"],
+    )
+    prompt_tokens = values["prompt_tokens"] or DEFAULT_PROMPT_TOKENS
+    return make_plan(header, settings, prompt_tokens=prompt_tokens, mix=mix)
+
+
+def _machine(values: dict[str, Any]) -> dict[str, Any]:
+    """Return device, memory and calibration: of this machine with --here, else as named."""
+    from gemwright.errors import RequestError
+    from gemwright.loading.default_model import cache_folder
+    from gemwright.planner.calibration import load_calibration
+    from gemwright.planner.devices import find_device, this_machine
+
+    memory_bytes = values["memory"]
+    if values["assert_fits"] is not None:
+        if memory_bytes not in (None, values["assert_fits"]):
+            raise RequestError("--memory and --assert-fits differ", remedy="leave --memory out")
+        memory_bytes = values["assert_fits"]
+    if values["here"]:
+        if values["device_name"] is not None:
+            raise RequestError("--here and --device-name name two machines", remedy="leave one of them out")
+        machine = this_machine()
+        device: Device | None = machine.device(0) if machine.num_devices else machine.cpu(measured=True)
+        free = machine.free_bytes(0) if machine.num_devices else machine.free_bytes()
+        found: dict[str, Any] = {"device": device, "memory_bytes": memory_bytes or free or None}
+        if values["engine"] == "gemwright":
+            found["calibration"] = load_calibration(cache_folder())
+        return found
+    device = None if values["device_name"] is None else find_device(values["device_name"])
+    return {"device": device, "memory_bytes": memory_bytes}
+
+
+def _versus(context: click.Context, words: str, model: str | None) -> Plan:
+    """Return the plan of the same command with other words added: flags that replace, or another model."""
+    import shlex
+
+    from gemwright.errors import RequestError
+
+    try:
+        split = shlex.split(words)
+    except ValueError as error:
+        raise RequestError("--versus cannot be read", value=words, limit=str(error)) from error
+    if not split:
+        raise RequestError("--versus is empty", remedy='write --versus "--quantization q4_0", or name a model')
+    with context.command.make_context("plan --versus", split, obj=context.obj) as other:
+        source = click.core.ParameterSource.COMMANDLINE
+        changed = {name: value for name, value in other.params.items() if other.get_parameter_source(name) == source}
+    refused = {"versus", "json", "emit", "advise", "report", "load_test", "assert_fits"} & changed.keys()
+    if refused:
+        raise RequestError("--versus takes flags that change the plan", value=", ".join(sorted(refused)))
+    values = {**context.params, **changed}
+    return _plan(values.pop("model"), values)
+
+
+def _emit(planned: Plan, engine: str) -> None:
+    from gemwright.planner.export import emit
+
+    for line in emit(engine, planned.header, planned.settings, planned.estimate, planned.memory_bytes):
+        print(line)
+
+
+def _advise(planned: Plan, model: str | None, values: dict[str, Any]) -> None:
+    from gemwright.cli.plan.advise import advise
+
+    advise(planned, model, values)
+
+
+def _require_fit(planned: Plan) -> None:
+    from gemwright.errors import CapacityError, show_both_bytes
+
+    if planned.fits is not False or planned.budget_bytes is None:
+        return
+    needed, allowed = show_both_bytes(planned.held_bytes, planned.budget_bytes)
+    first = planned.changes[0] if planned.changes else None
+    raise CapacityError(
+        f"{planned.header.name} does not fit",
+        value=f"{needed} needed",
+        limit=f"{allowed} allowed",
+        remedy="allow more memory" if first is None else f"{first.flags} ({first.cost})",
+    )

@@ -1,0 +1,208 @@
+"""Models or settings side by side, and for two of them what changes and why.
+
+Reasons are read from the specs: the fields in which the two models differ, beside the lines that those fields make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from gemwright.planner.estimate import Estimate, estimate
+from gemwright.planner.fit import Estimator, Fit
+from gemwright.planner.ledger import Difference
+from gemwright.planner.settings import PlanSettings, flag
+from gemwright.spec.model_header import ModelHeader
+from gemwright.spec.model_spec import LayerSpec, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedModel:
+    """One column."""
+
+    header: ModelHeader
+    settings: PlanSettings
+    estimate: Estimate
+    longest_context: int | None
+    """In the memory named; None where none was."""
+    most_users: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields of the JSON output."""
+        return {
+            "model": self.header.name,
+            "engine": self.estimate.engine,
+            "needed_bytes": self.estimate.needed_bytes,
+            "total_bytes": self.estimate.ledger.total_bytes,
+            "weights_bytes": self.estimate.weights_bytes,
+            "bytes_per_token_full": self.estimate.kv.bytes_per_token_full,
+            "sliding_bytes_per_sequence": self.estimate.kv.sliding_bytes_per_sequence,
+            "bytes_per_sequence": self.estimate.kv.bytes_per_sequence,
+            "max_context_tokens": self.longest_context,
+            "max_num_seqs": self.most_users,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoned:
+    """A line that differs, and the fields that make it differ."""
+
+    difference: Difference
+    reason: str
+    """Such as "full layers 4 -> 8, K/V heads of full layers 2 -> 1"; the two formulas where no field explains it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields of the JSON output."""
+        return {"name": self.difference.name, "change_bytes": self.difference.change_bytes, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Columns side by side; the differences from the first to the second where there are just two."""
+
+    models: tuple[ComparedModel, ...]
+    differences: tuple[Reasoned, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields of the JSON output."""
+        return {
+            "models": [model.to_dict() for model in self.models],
+            "differences": [reasoned.to_dict() for reasoned in self.differences],
+        }
+
+
+def compare(
+    asked: Sequence[tuple[ModelHeader, PlanSettings]], memory_bytes: int | None = None, estimator: Estimator = estimate
+) -> Comparison:
+    """Return models with their settings side by side, with what fits in memory where it is named.
+
+    Raises what an estimate raises: RequestError and UnsupportedError.
+    """
+    models = tuple(_column(header, settings, memory_bytes, estimator) for header, settings in asked)
+    if len(models) != 2:
+        return Comparison(models, ())
+    before, after = models
+    changes = spec_changes(before.header.spec, after.header.spec)
+    changes["settings"] = _setting_changes(before.settings, after.settings)
+    rows = before.estimate.ledger.difference(after.estimate.ledger)
+    return Comparison(models, tuple(Reasoned(row, _reason(row, changes)) for row in rows))
+
+
+def _column(
+    header: ModelHeader, settings: PlanSettings, memory_bytes: int | None, estimator: Estimator
+) -> ComparedModel:
+    fit = Fit(header, settings, estimator)
+    if memory_bytes is None:
+        return ComparedModel(header, settings, fit.planned, None, None)
+    return ComparedModel(header, settings, fit.planned, fit.longest_context(memory_bytes), fit.most_users(memory_bytes))
+
+
+_REASONS: Final = (
+    ("per-layer embedding", ("per-layer inputs",)),
+    ("embedding", ("embedding",)),
+    ("head", ("embedding",)),
+    ("experts", ("layers", "experts")),
+    ("layers", ("layers",)),
+    ("norm", ("layers",)),
+    ("vision", ("towers",)),
+    ("audio", ("towers",)),
+    ("projector", ("towers",)),
+)
+"""Words in the subject of a line of weights, with the topics that explain it; the first that is found counts."""
+
+
+def _reason(row: Difference, changes: dict[str, list[str]]) -> str:
+    line = row.after or row.before
+    section, _, subject = ("", "", "") if line is None else line.name.partition(": ")
+    topics: tuple[str, ...] = ()
+    if section == "weights":
+        topics = next((topics for word, topics in _REASONS if word in subject), ())
+    elif section == "K/V cache":
+        topics = tuple(kind for kind in ("full", "sliding") if kind in subject) or ("full", "sliding")
+    elif section == "workspace":
+        topics = ("embedding", "layers", "experts", "per-layer inputs")
+    found = [text for topic in (*topics, "settings") for text in changes[topic]]
+    return ", ".join(dict.fromkeys(found)) or row.reason
+
+
+def spec_changes(before: ModelSpec, after: ModelSpec) -> dict[str, list[str]]:
+    """Return in words the fields in which two models differ, by topic: layers, experts, embedding, full, sliding,
+    per-layer inputs, towers."""
+    first, second = _facts(before), _facts(after)
+    return {
+        topic: [
+            f"{name} {first[topic].get(name, 'none')} -> {second[topic].get(name, 'none')}"
+            for name in dict.fromkeys([*first[topic], *second[topic]])
+            if first[topic].get(name) != second[topic].get(name)
+        ]
+        for topic in first
+    }
+
+
+def _facts(spec: ModelSpec) -> dict[str, dict[str, str]]:
+    """Return what lines of a ledger depend on, by topic, each fact with its name and its value."""
+    layers = spec.layers
+    return {
+        "embedding": {
+            "vocabulary": f"{spec.vocab_size}",
+            "hidden size": f"{spec.hidden_size}",
+            "head": "tied" if spec.tied_head else "its own",
+        },
+        "layers": {
+            "layers": f"{spec.num_layers}",
+            "hidden size": f"{spec.hidden_size}",
+            "query heads": _values(layers, "num_query_heads"),
+            "K/V heads": _values(layers, "num_kv_heads"),
+            "head size": _values(layers, "head_dim"),
+            "feed-forward width": _values(layers, "feed_forward_width"),
+        },
+        "experts": _experts(layers),
+        "full": _cache_facts([layer for layer in layers if layer.window is None], "full"),
+        "sliding": _cache_facts([layer for layer in layers if layer.window is not None], "sliding"),
+        "per-layer inputs": {}
+        if spec.per_layer_inputs is None
+        else {
+            "layers": f"{spec.num_layers}",
+            "per-layer width": f"{spec.per_layer_inputs.width}",
+            "per-layer vocabulary": f"{spec.per_layer_inputs.vocab_size}",
+        },
+        "towers": {
+            f"{tower.name} tower": f"{sum(tensor.num_elements for tensor in tower.tensors)} values"
+            for tower in spec.towers
+        },
+    }
+
+
+def _experts(layers: Sequence[LayerSpec]) -> dict[str, str]:
+    experts = next((layer.experts for layer in layers if layer.experts is not None), None)
+    if experts is None:
+        return {}
+    return {"experts": f"{experts.num_experts}", "width of an expert": f"{experts.width}"}
+
+
+def _cache_facts(layers: Sequence[LayerSpec], kind: str) -> dict[str, str]:
+    owners = [layer for layer in layers if layer.owns_kv]
+    facts = {f"{kind} layers with a cache": f"{len(owners)}"}
+    if len(owners) < len(layers):
+        facts[f"{kind} layers that share one"] = f"{len(layers) - len(owners)}"
+    if owners:
+        facts[f"K/V heads of {kind} layers"] = _values(owners, "num_kv_heads")
+        facts[f"head size of {kind} layers"] = _values(owners, "head_dim")
+        if kind == "sliding":
+            facts["window"] = _values(owners, "window")
+    return facts
+
+
+def _values(layers: Sequence[LayerSpec], name: str) -> str:
+    """Return the values of a field over the layers, each once: "8" or "8/16"."""
+    return "/".join(dict.fromkeys(str(getattr(layer, name)) for layer in layers))
+
+
+def _setting_changes(before: PlanSettings, after: PlanSettings) -> list[str]:
+    found = []
+    for entry in fields(PlanSettings):
+        first, second = getattr(before, entry.name), getattr(after, entry.name)
+        if first != second and entry.name != "device":
+            found.append(f"{flag(entry.name)} {first} -> {second}")
+    return found

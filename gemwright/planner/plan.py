@@ -1,0 +1,233 @@
+"""One plan: a model, settings, and every answer that follows from them. What `gemwright plan` prints and returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from gemwright.planner.changes import Change, cheapest_change
+from gemwright.planner.devices import Device
+from gemwright.planner.estimate import Estimate, estimate
+from gemwright.planner.fit import MOST_USERS, Fit, Marginal
+from gemwright.planner.ledger import Ledger
+from gemwright.planner.load import LoadMix, LoadUse, load_use, users_for
+from gemwright.planner.placement import Placement, placement
+from gemwright.planner.settings import UNKNOWN_ENGINES, PlanSettings
+from gemwright.planner.time import TimeEstimate, predict
+from gemwright.planner.weights import num_language_parameters, num_parameters
+from gemwright.spec.model_header import ModelHeader
+
+VLLM_UTILIZATION = 0.9
+"""The share of memory that vLLM takes where nothing else is said (newer versions: 0.92)."""
+
+DEFAULT_PROMPT_TOKENS = 2048
+"""The prompt that times are told for unless one is named."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model planned under settings. Answers that need many estimates are worked out when they are asked for."""
+
+    header: ModelHeader
+    settings: PlanSettings
+    estimate: Estimate
+    ledger: Ledger
+    """The estimate's ledger, with the margins that were asked for."""
+    prompt_tokens: int
+    mix: LoadMix | None = None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What may be taken on each device; None where nothing was named."""
+        return self.settings.memory_bytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """The least that serves what was asked, margins included."""
+        return self.estimate.needed_bytes + self.ledger.total_bytes - self.estimate.ledger.total_bytes
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """What the engine lets itself take of the memory named."""
+        if self.settings.engine != "vllm":
+            return self.memory_bytes
+        if self.settings.available_kv_bytes is not None:
+            return self.ledger.total_bytes
+        if self.memory_bytes is None:
+            return None
+        return int(self.memory_bytes * (self.settings.gpu_memory_utilization or VLLM_UTILIZATION))
+
+    @property
+    def held_bytes(self) -> int:
+        """What must fit: the most that will be held or is needed, whichever is more. vLLM takes whatever its budget
+        leaves, so that there only what is needed counts."""
+        return self.needed_bytes if self.settings.engine == "vllm" else max(self.needed_bytes, self.ledger.total_bytes)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits; None where no memory was named."""
+        return None if self.budget_bytes is None else self.held_bytes <= self.budget_bytes
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the answer could be the other one within the error bars."""
+        return self.budget_bytes is not None and abs(self.budget_bytes - self.held_bytes) < self.ledger.error_bytes
+
+    @property
+    def spare_bytes(self) -> int | None:
+        """What is left over, below zero what is lacking."""
+        return None if self.budget_bytes is None else self.budget_bytes - self.held_bytes
+
+    @cached_property
+    def fit(self) -> Fit:
+        """The inverse questions."""
+        return Fit(self.header, self.settings)
+
+    @property
+    def max_context_tokens(self) -> int:
+        """The longest request that fits, as many of them as planned; the planned length where no memory was named."""
+        budget = self._budget_without_margin
+        return self.estimate.max_model_len if budget is None else self.fit.longest_context(budget)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """The most requests of the planned length at once; the planned number where no memory was named."""
+        budget = self._budget_without_margin
+        return self.estimate.max_num_seqs if budget is None else self.fit.most_users(budget)
+
+    @cached_property
+    def curve(self) -> tuple[tuple[int, int], ...]:
+        """Context against users; empty where no memory was named."""
+        budget = self._budget_without_margin
+        return () if budget is None else self.fit.curve(budget)
+
+    @cached_property
+    def marginal(self) -> Marginal | None:
+        """What the next GiB buys."""
+        budget = self._budget_without_margin
+        return None if budget is None else self.fit.marginal(budget)
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """Single changes that make it fit; empty where it fits or no memory was named."""
+        budget = self._budget_without_margin
+        return () if budget is None or self.fits else cheapest_change(self.header, self.settings, budget)
+
+    @cached_property
+    def time(self) -> TimeEstimate | None:
+        """How fast it will be on the device named; None where none was."""
+        device: Device | None = self.settings.device
+        if device is None or device.bandwidth_bytes_per_s is None:
+            return None
+        prompt = min(self.prompt_tokens, self.estimate.max_model_len)
+        return predict(
+            self.header,
+            self.settings,
+            self.estimate,
+            device,
+            context=prompt,
+            num_seqs=self.settings.max_num_seqs or 1,
+            prompt_tokens=prompt,
+        )
+
+    @cached_property
+    def placement(self) -> Placement | None:
+        """How heads lie on several devices; None on one."""
+        size = self.settings.tensor_parallel_size
+        return None if size == 1 or self.settings.engine != "vllm" else placement(self.header.spec, size)
+
+    @cached_property
+    def load(self) -> LoadUse | None:
+        """What a mix of lengths takes of the pool."""
+        if self.mix is None:
+            return None
+        return load_use(self.mix, self.estimate, self.settings, self.settings.max_num_seqs or 1, self.pool_bytes)
+
+    @cached_property
+    def users_of_mix(self) -> int | None:
+        """Most requests of the mix at once with at most one chance in a hundred of preemption."""
+        return None if self.mix is None else users_for(self.mix, self.estimate, self.settings, self.pool_bytes)
+
+    @property
+    def pool_bytes(self) -> int:
+        """The K/V cache that is left when all else has been taken from the budget; without one, as planned."""
+        pool = sum(line.size_bytes for line in self.ledger.select("K/V cache") if line.place == self.ledger.place)
+        return pool if self.budget_bytes is None else max(0, pool + self.budget_bytes - self.ledger.total_bytes)
+
+    @property
+    def _budget_without_margin(self) -> int | None:
+        """The budget less what margins add, so that estimates without margins can be compared with it."""
+        if self.budget_bytes is None:
+            return None
+        return max(0, self.budget_bytes - (self.ledger.total_bytes - self.estimate.ledger.total_bytes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON output of `gemwright plan`."""
+        found = self.estimate
+        content: dict[str, Any] = {
+            "model": self.header.name,
+            "engine": found.engine,
+            "origin": self.header.origin,
+            "quantization": self.settings.quantization or self.header.quantization,
+            "num_parameters": num_parameters(self.header.spec),
+            "num_language_parameters": num_language_parameters(self.header.spec),
+            "weights_bytes": found.weights_bytes,
+            "lines": self.ledger.to_dict(),
+            "kv": found.kv.to_dict(),
+            "max_model_len": found.max_model_len,
+            "total_bytes": self.ledger.total_bytes,
+            "needed_bytes": self.needed_bytes,
+            "error_bytes": self.ledger.error_bytes,
+            "place": self.ledger.place,
+            "memory_bytes": self.memory_bytes,
+            "fits": self.fits,
+            "is_close": self.is_close,
+            "spare_bytes": self.spare_bytes,
+            "max_context_tokens": self.max_context_tokens,
+            "max_num_seqs": self.max_num_seqs,
+            "changes": [change.to_dict() for change in self.changes],
+            "time": None if self.time is None else self.time.to_dict(),
+            **found.engine_facts,
+            "notes": list(found.notes),
+        }
+        if self.placement is not None:
+            content["placement"] = self.placement.to_dict()
+        if self.load is not None:
+            content["load"] = {**self.load.to_dict(), "max_users": self.users_of_mix}
+        return content
+
+
+def make_plan(
+    header: ModelHeader,
+    settings: PlanSettings,
+    *,
+    prompt_tokens: int = DEFAULT_PROMPT_TOKENS,
+    mix: LoadMix | None = None,
+) -> Plan:
+    """Return the plan of a model under settings.
+
+    Raises RequestError for settings that contradict the model, UnsupportedError for what the engine cannot do. That
+    something does not fit is an answer, not an error.
+    """
+    if settings.memory_bytes is None and settings.device is not None:
+        settings = replace(settings, memory_bytes=settings.device.memory_bytes)
+    if (
+        settings.embedding_quantization is None
+        and settings.quantization is None
+        and header.tensors is None
+        and header.embedding_quantization is not None
+    ):
+        settings = replace(settings, embedding_quantization=header.embedding_quantization)
+    found = estimate(header, settings)
+    return Plan(header, settings, found, found.ledger.with_margin(settings.margin), prompt_tokens, mix)
+
+
+def unknown_engine(name: str) -> str | None:
+    """Return why there is no formula for an engine that people ask for; None for names that are not among them."""
+    return UNKNOWN_ENGINES.get(name.lower().replace("_", " ").replace("-", " ")) or UNKNOWN_ENGINES.get(name.lower())
+
+
+def show_users(num_users: int) -> str:
+    """Return a number of users, and that it is at least so many where the count stopped."""
+    return f"{num_users:,} or more" if num_users == MOST_USERS else f"{num_users:,}"
