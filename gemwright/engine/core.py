@@ -47,6 +47,10 @@ class EngineCounters:
     num_preemptions: int = 0
     num_evictions: int = 0
     max_running: int = 0
+    max_step_tokens: int = 0
+    """Tokens of the largest step."""
+    max_logit_rows: int = 0
+    """Rows of logits of the step that wanted most."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -223,6 +227,7 @@ class EngineCore:
             return []
         self._counters.num_steps += 1
         self._counters.max_running = max(self._counters.max_running, len(self.scheduler.running))
+        self._counters.max_step_tokens = max(self._counters.max_step_tokens, sum(item.num_tokens for item in scheduled))
         advanced = self._update(scheduled, self._execute(scheduled))
         if not self.scheduler.has_work:
             self.blocks.check()
@@ -243,6 +248,7 @@ class EngineCore:
             for item in scheduled
         ]
         wanted = [(index, row) for index, chunk in enumerate(chunks) for row in range(chunk.num_logit_rows)]
+        self._counters.max_logit_rows = max(self._counters.max_logit_rows, len(wanted))
         last_rows: list[NDArray[np.float32] | None] = [None] * len(scheduled)
         for place, logits in self.runner.run(build_step(chunks, self.runner.layout)):
             index, row = wanted[place]

@@ -15,6 +15,7 @@ from gemwright.config import EngineConfig
 from gemwright.engine.chat_answer import ChatAnswer
 from gemwright.engine.chat_request import ChatRequest, base_model, render_chat
 from gemwright.engine.core import EngineCore, EngineLimits
+from gemwright.engine.measured import EngineMeasurement, measure
 from gemwright.engine.model_defaults import sampling_defaults, stop_ids, suppressed_ids
 from gemwright.engine.pieces import Piece, PieceCutter
 from gemwright.engine.request import Request, SamplingParams
@@ -25,6 +26,7 @@ from gemwright.loading.checkpoint import open_checkpoint
 from gemwright.loading.default_model import cache_folder
 from gemwright.loading.resolve import resolve_model
 from gemwright.memory.machine import process_bytes
+from gemwright.memory.process import RUNTIME_BYTES
 from gemwright.models.weights import Progress
 from gemwright.text.detokenizer import Detokenizer
 from gemwright.text.grammar import ConstraintCompiler
@@ -171,6 +173,12 @@ class LLM:
                 remedy=f"give --temperature above 0, or leave --{ignored[0].replace('_', '-')} out",
             )
         return SamplingParams(**{**defaults, **overrides})
+
+    def measure(self, *, runtime_bytes: int = RUNTIME_BYTES) -> EngineMeasurement:
+        """Return the plan beside what the engine and its process hold now. `runtime_bytes` is what the process is known
+        to take beside it."""
+        vocab_size = 0 if self.tokenizer is None else self.spec.vocab_size
+        return measure(self.engine, self.core, vocab_size=vocab_size, runtime_bytes=runtime_bytes)
 
     def sampling_defaults(self) -> dict[str, Any]:
         """Return the sampling fields that the model's generation config sets; temperature 0 where it names none."""

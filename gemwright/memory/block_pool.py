@@ -18,6 +18,8 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_evictions = 0
+        self.num_touched = 0
+        """Blocks that were ever handed out: those before the highest number, since fresh ones go first, in order."""
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._num_references = [0] * num_blocks
         self._block_of_key: dict[bytes, int] = {}
@@ -41,6 +43,7 @@ class BlockPool:
         if count > len(self._free):
             raise CapacityError("not enough free K/V blocks", value=f"{count} wanted", limit=f"{len(self._free)} free")
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
+        self.num_touched = max(self.num_touched, max(blocks, default=-1) + 1)
         for block in blocks:
             self._num_references[block] = 1
             key = self._key_of_block.pop(block, None)

@@ -116,6 +116,11 @@ class Ops(Protocol):
         """Pack a norm weight: rounded to the engine's dtype, then `offset` added in float32 (facts b.0)."""
         ...
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether weights, cache and buffers lie in the memory of the process."""
+        ...
+
     def weight_bytes(self, weight: Weight) -> int:
         """Return the bytes a packed weight takes."""
         ...

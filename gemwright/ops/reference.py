@@ -104,6 +104,11 @@ class ReferenceOps:
         """Pack a norm weight in float32; see Ops.pack_norm."""
         return self.pack([source]).float() + offset
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether weights, cache and buffers lie in the memory of the process."""
+        return self.device.type == "cpu"
+
     def weight_bytes(self, weight: torch.Tensor) -> int:
         """Return the bytes of a packed weight."""
         return weight.nbytes

@@ -8,6 +8,12 @@ from typing import Any
 from gemwright.config import EngineConfig
 from gemwright.errors import CapacityError, UnsupportedError, show_bytes
 from gemwright.memory.engine_plan import EnginePlan, plan_memory
+from gemwright.memory.process import (
+    BLOCK_RECORD_BYTES,
+    RUNTIME_BYTES,
+    RUNTIME_ERROR_BYTES,
+    VOCABULARY_ENTRY_BYTES,
+)
 from gemwright.memory.workspace import LOAD_CHUNK_BYTES
 from gemwright.planner.drafters import find_drafter
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts
@@ -16,17 +22,6 @@ from gemwright.planner.media import media_lines
 from gemwright.planner.settings import PlanSettings
 from gemwright.planner.weights import lora_bytes, stored_file, weigh, weigh_drafter
 from gemwright.spec.model_header import ModelHeader
-
-RUNTIME_BYTES = 245 << 20
-"""Resident set of Python with torch 2.13 for CPUs and our modules, before a model: measured (docs/log.md)."""
-
-RUNTIME_ERROR_BYTES = 64 << 20
-
-VOCABULARY_ENTRY_BYTES = 320
-"""What a tokenizer holds for each entry of its vocabulary: measured on the 262,144 of Gemma 3 (docs/log.md)."""
-
-BLOCK_RECORD_BYTES = 300
-"""What the block pool holds for a K/V block that has content: its number, references and keys, as Python objects."""
 
 CUDA_CONTEXT_BYTES = 400 << 20
 CUDA_CONTEXT_ERROR_BYTES = 200 << 20
