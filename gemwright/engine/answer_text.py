@@ -35,6 +35,11 @@ class Answer(Protocol):
         """Thought, answer and calls, where it tells them apart."""
         ...
 
+    @property
+    def stop_found(self) -> str | None:
+        """The stop string that ended it; None as long as none has."""
+        ...
+
     def take_text(self) -> str:
         """Return what `text` gained since the last call."""
         ...
@@ -70,9 +75,9 @@ class AnswerText:
         return "".join(self._parts)
 
     @property
-    def stopped(self) -> bool:
-        """Whether a stop string has ended it."""
-        return self._stops.found is not None
+    def stop_found(self) -> str | None:
+        """The stop string that ended it; None as long as none has."""
+        return self._stops.found
 
     def take_text(self) -> str:
         """Return what `text` gained since the last call."""
@@ -85,9 +90,9 @@ class AnswerText:
     def push(self, token_id: int, *, may_stop: bool) -> bool:
         """Add a token; returns whether a stop string is now complete, in which case `text` ends before it."""
         self._parts.append(self._stops.push(self._decoder.push([token_id]), may_stop=may_stop))
-        return self.stopped
+        return self.stop_found is not None
 
     def finish(self, reason: FinishReason, *, may_stop: bool) -> FinishReason:
         """Add what is still held back; a stop string in it makes the reason "stop"."""
         self._parts += [self._stops.push(self._decoder.finish(), may_stop=may_stop), self._stops.flush()]
-        return FinishReason.STOP if self.stopped else reason
+        return reason if self.stop_found is None else FinishReason.STOP

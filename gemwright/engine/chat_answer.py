@@ -40,6 +40,11 @@ class ChatAnswer:
         """All of it."""
         return self._parser.output
 
+    @property
+    def stop_found(self) -> str | None:
+        """The stop string that ended it; None as long as none has."""
+        return self._parser.stop_found
+
     def take_text(self) -> str:
         """Return what `text` gained since the last call."""
         begin, self._num_taken = self._num_taken, len(self._content)

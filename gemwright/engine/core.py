@@ -211,6 +211,11 @@ class EngineCore:
         answer = self._answers.get(request.request_id)
         return None if answer is None else answer.message
 
+    def stop_string(self, request: Request) -> str | None:
+        """Return the stop string that ended an answer, None where none has."""
+        answer = self._answers.get(request.request_id)
+        return None if answer is None else answer.stop_found
+
     def forget(self, request: Request) -> None:
         """Drop a request: abort it if it is not finished, and let its text go."""
         self.scheduler.finish(request)

@@ -327,6 +327,7 @@ class LLM:
                     request.finish_reason,  # type: ignore[arg-type]  # finished: the loop ran to its end
                     None if request.params.logprobs is None else tuple(request.logprobs),
                     self.core.message(request),
+                    self.core.stop_string(request),
                 )
                 for request in group
             ),

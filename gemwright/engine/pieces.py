@@ -18,7 +18,8 @@ class Piece:
     `text` is what no stop string can cut any more, so that the pieces' texts join to the answer's; None without a
     tokenizer. `events` are those of the output machine, None where the answer is plain text. `logprobs` go with
     `token_ids`, None if not asked for. The last piece of an answer has `finish_reason`, the last of all answers has
-    `completion`.
+    `completion`. `num_cached_tokens` is how many of the prompt's came from the prefix cache. `stop_string` comes with the
+    finish reason where a stop string was the cause.
     """
 
     answer_index: int
@@ -28,6 +29,8 @@ class Piece:
     finish_reason: FinishReason | None
     completion: Completion | None
     events: tuple[Event, ...] | None = None
+    num_cached_tokens: int = 0
+    stop_string: str | None = None
 
     @property
     def usage(self) -> Usage | None:
@@ -64,4 +67,6 @@ class PieceCutter:
             request.finish_reason,
             self.complete() if self.is_finished else None,
             None if answer is None else answer.take_events(),
+            request.num_cached or 0,
+            None if answer is None or request.finish_reason is None else answer.stop_found,
         )

@@ -14,13 +14,15 @@ Logprobs = tuple[TokenLogprob, ...]
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One answer. `text` is None where the checkpoint has no tokenizer. `message` is what the output machine made of a
-    chat's answer, and `text` then its content; None for a plain completion."""
+    chat's answer, and `text` then its content; None for a plain completion. `stop_string` is the one of the request's
+    that ended it, None where something else did."""
 
     token_ids: tuple[int, ...]
     text: str | None
     finish_reason: FinishReason
     logprobs: tuple[Logprobs, ...] | None
     message: ParsedOutput | None = None
+    stop_string: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,19 +48,19 @@ def answer(pieces: Sequence[str | bytes], stop: Sequence[str], *, num_before: in
 )
 def test_a_stop_string_is_found_across_tokens_and_cut(pieces: list[str]) -> None:
     text, _ = answer(pieces, ["stop"])
-    assert text.stopped
+    assert text.stop_found == "stop"
     assert text.text == "one "
 
 
 def test_nothing_is_read_after_a_stop_string() -> None:
     text, shown = answer(["a", "b!", "c"], ["!"])
-    assert (text.text, text.stopped) == ("ab", True)
+    assert (text.text, text.stop_found) == ("ab", "!")
     assert shown == ["a", "ab", "ab"]
 
 
 def test_without_stop_strings_all_is_shown_at_once() -> None:
     text, shown = answer(["a", "bc", ""], [])
-    assert not text.stopped
+    assert text.stop_found is None
     assert shown == ["a", "abc", "abc", "abc"]
 
 
@@ -73,7 +73,7 @@ def test_a_tail_that_may_become_a_stop_string_is_held_back_and_no_more() -> None
 
 def test_the_end_gives_out_what_was_held_back() -> None:
     text, shown = answer(["ab", "EN"], ["END"])
-    assert (text.text, text.stopped) == ("abEN", False)
+    assert (text.text, text.stop_found) == ("abEN", None)
     assert shown == ["ab", "ab", "abEN"]
 
 
@@ -92,7 +92,7 @@ def test_stop_strings_among_the_first_tokens_stay_in_the_text() -> None:
     text, _ = answer(["a.", "b.", "c.", "d"], ["."], num_before=2)
     assert text.text == "a.b.c"
     text, _ = answer(["a", "b.", "c"], ["."], num_before=2)
-    assert (text.text, text.stopped) == ("ab.c", False)
+    assert (text.text, text.stop_found) == ("ab.c", None)
 
 
 def test_a_stop_string_may_begin_among_the_first_tokens() -> None:
@@ -110,10 +110,10 @@ def test_half_a_character_is_no_text_until_the_end() -> None:
 
 def test_what_the_end_completes_may_stop_too() -> None:
     text, shown = answer(["a", b"\xe2\x82"], ["\ufffd"])
-    assert (text.text, text.stopped) == ("a", True)
+    assert (text.text, text.stop_found) == ("a", "\ufffd")
     assert shown == ["a", "a", "a"]
     text, _ = answer(["a", b"\xe2\x82"], ["\ufffd"], num_before=2)
-    assert (text.text, text.stopped) == ("a\ufffd", False)
+    assert (text.text, text.stop_found) == ("a\ufffd", None)
 
 
 @given(
@@ -128,7 +128,7 @@ def test_any_cutting_gives_the_same_text_in_pieces_that_join(text: str, stop: li
     pieces = [text[begin:end] for begin, end in itertools.pairwise(cuts)]
     final, shown = answer(pieces, stop)
     assert final.text == expected
-    assert final.stopped is bool(ends)
+    assert (final.stop_found is not None) is bool(ends)
     assert shown[-1] == expected
     for earlier, later in itertools.pairwise(shown):
         assert later.startswith(earlier), "text that was shown is taken back"
@@ -140,4 +140,4 @@ def test_any_bytes_give_pieces_that_join(data: bytes, stop: list[str]) -> None:
     for earlier, later in itertools.pairwise(shown):
         assert later.startswith(earlier)
     assert shown[-1] == final.text
-    assert final.stopped or final.text == data.decode("utf-8", "replace")
+    assert final.stop_found is not None or final.text == data.decode("utf-8", "replace")
