@@ -106,7 +106,8 @@ def tool_constraint(
 
     tools: as in the OpenAI interface, `{"type": "function", "function": {"name", "parameters", "strict"}}`, or the
         inner object alone.
-    tool_choice: "none"; "auto" (None is the same): calls are free to come or not, and those of strict tools conform;
+    tool_choice: "none"; "auto" (None is the same): calls are free to come or not, those of strict tools conform, and
+        without `parallel_tool_calls` one comes at most;
         "required"; or a tool's name, alone, as `{"name"}` or as `{"type": "function", "function": {"name"}}`.
 
     Raises RequestError for a tool without a name, two of one name, a choice that names none of them, or a schema that
@@ -118,7 +119,8 @@ def tool_constraint(
     if double is not None:
         raise RequestError("tools: two have one name", value=double, limit="each name once")
     if tool_choice in (None, "auto", "none"):
-        if tool_choice == "none" or not any(function.strict for function in functions):
+        is_free = parallel_tool_calls and not any(function.strict for function in functions)
+        if tool_choice == "none" or is_free or not functions:
             return None
         chosen, must_call = functions, False
     else:

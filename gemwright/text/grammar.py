@@ -124,10 +124,12 @@ class ConstraintCompiler:
     def _call_in_json(self, constraint: Constraint) -> LLMatcher:
         """Return the matcher of a call written as JSON text, or of several, each on a line of its own."""
         if not constraint.must_call:
+            strict = ", ".join(tool.name for tool in constraint.tools if tool.strict)
+            what = "strict tools" if strict else "one call at most"
             raise UnsupportedError(
-                "strict tools with tool_choice auto: this model writes calls as text, which may begin anywhere",
-                value=", ".join(tool.name for tool in constraint.tools if tool.strict),
-                remedy="leave strict out, or use tool_choice required or a tool's name",
+                f"{what} with tool_choice auto: this model writes calls as text, which may begin anywhere",
+                value=strict or None,
+                remedy=f"leave {'strict' if strict else 'it'} out, or use tool_choice required or a tool's name",
             )
         for tool in constraint.tools:
             require_sound(f"the parameters of tool {tool.name}", json.loads(tool.parameters))

@@ -212,12 +212,21 @@ def test_tool_choice_is_read_in_all_its_spellings(compiler: ConstraintCompiler) 
         assert not admits(compiler, found, f"{OPEN}a{{}}{CLOSE}")
         assert not admits(compiler, found, "text")
     assert tool_constraint(tools, "none") is tool_constraint(tools, "auto") is tool_constraint(tools, None) is None
+    assert tool_constraint([], "auto", parallel_tool_calls=False) is None
     for choice in ("c", {"type": "function"}, 5, "", {"name": 1}):
         with pytest.raises(RequestError, match="tool_choice"):
             tool_constraint(tools, choice)
     for bad in ([], [{"type": "function"}], [{"name": "a"}, {"name": "a"}], [{"name": ""}], ["a"]):
         with pytest.raises(RequestError, match="tool"):
             tool_constraint(bad, "required")  # type: ignore[list-item]
+
+
+def test_free_calls_come_one_at_most_where_that_was_asked(compiler: ConstraintCompiler) -> None:
+    one = tool_constraint([{"name": "a"}], "auto", parallel_tool_calls=False)
+    assert one is not None
+    assert admits(compiler, one, "text")
+    assert admits(compiler, one, f"text{OPEN}a{{}}{CLOSE}")
+    assert not admits(compiler, one, f"{OPEN}a{{}}{CLOSE}{OPEN}a{{}}{CLOSE}")
 
 
 def test_the_start_of_an_answer_follows_the_prompt(compiler: ConstraintCompiler) -> None:
@@ -256,6 +265,8 @@ def test_a_model_without_call_syntax_writes_calls_as_json(tmp_path: Any, monkeyp
             compiler.check(constraint.with_thinking(True, False))
     with pytest.raises(UnsupportedError, match="strict tools with tool_choice auto"):
         compiler.check(tool_constraint(tools, "auto"))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="one call at most with tool_choice auto"):
+        compiler.check(tool_constraint(tools[1:], "auto", parallel_tool_calls=False))  # type: ignore[arg-type]
     broken = tool_constraint([{"name": "h", "parameters": {"properties": {"a": {"not": {}}}}, "strict": True}], "h")
     with pytest.raises(RequestError, match='tool h: the keyword "not"') as caught:
         compiler.check(broken)  # type: ignore[arg-type]
