@@ -18,8 +18,8 @@ class Piece:
     `text` is what no stop string can cut any more, so that the pieces' texts join to the answer's; None without a
     tokenizer. `events` are those of the output machine, None where the answer is plain text. `logprobs` go with
     `token_ids`, None if not asked for. The last piece of an answer has `finish_reason`, the last of all answers has
-    `completion`. `num_cached_tokens` is how many of the prompt's came from the prefix cache. `stop_string` comes with the
-    finish reason where a stop string was the cause.
+    `completion`. `num_cached_tokens` is how many of the prompt's came from the prefix cache. `stop_string` comes with
+    the finish reason where a stop string was the cause.
     """
 
     answer_index: int

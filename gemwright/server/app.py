@@ -30,6 +30,7 @@ CLIENT_CLOSED = 499
 def make_app(service: Service) -> FastAPI:
     """Return the application that serves a model; `service` may get its engine later."""
     from gemwright.server import status
+    from gemwright.server.anthropic import messages
     from gemwright.server.openai import chat, models
 
     app = FastAPI(
@@ -42,7 +43,7 @@ def make_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.state.metrics = ServerMetrics(service)
-    for router in (chat.router, models.router, status.router):
+    for router in (chat.router, models.router, messages.router, status.router):
         app.include_router(router)
     app.add_exception_handler(GemwrightError, _answer_error)
     app.add_exception_handler(Exception, _answer_error)

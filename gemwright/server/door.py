@@ -72,7 +72,9 @@ class Door:
         async def send_and_note(message: Message) -> None:
             if message["type"] == "http.response.start":
                 seen["status"] = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                # Anthropic's clients look under the second name.
+                names = (b"x-request-id", b"request-id")
+                message["headers"] = [*message["headers"], *((name, request_id.encode()) for name in names)]
             await send(message)
 
         try:

@@ -78,6 +78,26 @@ def parse_body(model: type[Model], content: bytes) -> Model:
         raise FieldError("body", "is nested too deeply") from None
 
 
+PartModel = TypeVar("PartModel", bound=Part)
+
+
+def parse_part(model: type[PartModel], value: Any, where: str) -> PartModel:
+    """Return an object inside a body, read apart because its kind is known only by looking at it. Raises FieldError
+    naming what is wrong by its path, which begins with `where`."""
+    if not isinstance(value, dict):
+        raise FieldError(where, "is no object", value=_shown(value))
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        found = _field_error(error)
+    except FieldError as error:
+        found = error
+    what = found.what.removeprefix(f"{found.field}: ")
+    raise FieldError(
+        f"{where}.{found.field}", what, value=found.value, limit=found.limit, remedy=found.remedy
+    ) from None
+
+
 def parse_json(content: bytes) -> Any:
     """Return the value of a JSON text. Raises FieldError for invalid UTF-8 or JSON, NaN, Infinity and endless depth."""
     try:

@@ -1,0 +1,1 @@
+"""The routes that Anthropic's clients know."""
