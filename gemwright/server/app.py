@@ -31,6 +31,8 @@ def make_app(service: Service) -> FastAPI:
     """Return the application that serves a model; `service` may get its engine later."""
     from gemwright.server import status
     from gemwright.server.anthropic import messages
+    from gemwright.server.ollama import absent, answers
+    from gemwright.server.ollama import models as tags
     from gemwright.server.openai import chat, models
 
     app = FastAPI(
@@ -43,7 +45,15 @@ def make_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.state.metrics = ServerMetrics(service)
-    for router in (chat.router, models.router, messages.router, status.router):
+    for router in (
+        chat.router,
+        models.router,
+        messages.router,
+        answers.router,
+        tags.router,
+        absent.router,
+        status.router,
+    ):
         app.include_router(router)
     app.add_exception_handler(GemwrightError, _answer_error)
     app.add_exception_handler(Exception, _answer_error)

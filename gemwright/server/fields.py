@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, LiteralString, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from gemwright.server.errors import FieldError
 
 Handling = Literal["honored", "ignored", "refused"]
 
 _SHOWN_CHARACTERS = 80
+_REFUSED: LiteralString = "refused"
 
 
 def honored(default: Any = None, note: str = "", **facts: Any) -> Any:
@@ -49,12 +51,9 @@ class Part(BaseModel):
             value, harmless = getattr(self, name), extra["x-harmless"]
             if value is None or any(type(value) is type(other) and value == other for other in harmless):  # type: ignore[union-attr]  # a list, as `refused` made it
                 continue
-            raise FieldError(
-                field.alias or name,
-                field.description or "is not supported",
-                value=_shown(value),
-                remedy="leave it out",
-            )
+            # Through pydantic, which knows the path to this part.
+            facts = {"field": field.alias or name, "note": field.description, "value": _shown(value)}
+            raise PydanticCustomError(_REFUSED, "{field} is refused", facts)
         return self
 
 
@@ -89,13 +88,7 @@ def parse_part(model: type[PartModel], value: Any, where: str) -> PartModel:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        found = _field_error(error)
-    except FieldError as error:
-        found = error
-    what = found.what.removeprefix(f"{found.field}: ")
-    raise FieldError(
-        f"{where}.{found.field}", what, value=found.value, limit=found.limit, remedy=found.remedy
-    ) from None
+        raise _field_error(error, where) from None
 
 
 def parse_json(content: bytes) -> Any:
@@ -125,11 +118,16 @@ def _finite(text: str) -> float:
     return value
 
 
-def _field_error(error: ValidationError) -> FieldError:
-    """Return the first thing that is wrong, by the field that is nearest to it."""
+def _field_error(error: ValidationError, where: str | None = None) -> FieldError:
+    """Return the first thing that is wrong, by the field that is nearest to it; `where` is the path to the part."""
     # In a union every member complains: the longest path is that of the member that was meant.
     first = max(error.errors(include_url=False), key=lambda entry: len(entry["loc"]))
-    path = ".".join(str(part) for part in first["loc"] if part not in _TYPE_WORDS and "[" not in str(part))
+    parts = [str(part) for part in first["loc"] if part not in _TYPE_WORDS and "[" not in str(part)]
+    path = ".".join(parts if where is None else [where, *parts])
+    if first["type"] == _REFUSED:
+        facts = first["ctx"]
+        field = ".".join([*([path] if path else []), facts["field"]])
+        return FieldError(field, facts["note"] or "is not supported", value=facts["value"], remedy="leave it out")
     if first["type"] == "extra_forbidden":
         return FieldError(path, "is no field that this server knows", remedy="leave it out")
     if first["type"] == "missing":

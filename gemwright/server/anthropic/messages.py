@@ -75,8 +75,10 @@ class MessageWriter:
         async with aclosing(pieces):
             async for answering, piece in pieces:
                 self._wire_events(piece)
-        ended = self._ended(answering, piece)
-        return {**self._head(), "content": self.blocks.whole(), **ended["delta"], "usage": ended["usage"]}
+                if piece.completion is not None:
+                    ended = self._ended(answering, piece)
+                    return {**self._head(), "content": self.blocks.whole(), **ended["delta"], "usage": ended["usage"]}
+        raise AssertionError("a stream ends with its completion")
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the message as it comes; an error in the middle ends the stream as an event of its own."""

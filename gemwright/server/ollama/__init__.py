@@ -1,0 +1,1 @@
+"""The routes that Ollama's clients know."""

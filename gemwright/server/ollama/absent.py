@@ -1,0 +1,44 @@
+"""Routes of Ollama that this server does not have, each saying why."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gemwright.errors import UnsupportedError
+from gemwright.server.errors import NotOfferedError
+
+router = APIRouter(tags=["Ollama"])
+
+_MANAGEMENT = (
+    ("POST", "/api/pull", "run `gemwright pull MODEL`, then `gemwright serve MODEL`"),
+    ("POST", "/api/push", "models are published with the hub's own tools"),
+    ("POST", "/api/create", "start the server with the model and settings you want"),
+    ("POST", "/api/copy", "start the server with --served-model-name"),
+    ("DELETE", "/api/delete", "run `gemwright rm MODEL`"),
+    ("POST", "/api/blobs/{digest}", "files are put where `gemwright serve` is started"),
+    ("HEAD", "/api/blobs/{digest}", "files are put where `gemwright serve` is started"),
+)
+
+
+@router.post("/api/embed")
+@router.post("/api/embeddings")
+async def embed() -> Response:
+    """Refuse: the models that are served here write text."""
+    raise UnsupportedError(
+        "embeddings: the model that is served here writes text and makes none",
+        remedy="ask a server with an embedding model",
+    )
+
+
+def _refuse(method: str, path: str, remedy: str) -> None:
+    async def refuse() -> Response:
+        """Refuse: models are managed on the command line."""
+        raise NotOfferedError(f"{method} {path}: this server does not manage models", remedy=remedy)
+
+    name = f"{method.lower()}_{path.split('/')[2]}"
+    router.add_api_route(path, refuse, methods=[method], name=name)
+
+
+for _route in _MANAGEMENT:
+    _refuse(*_route)
