@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import pytest
-from anthropic.types import Message, ToolUseBlock
+from anthropic.types import ToolUseBlock
 from pydantic import BaseModel
 
 from gemwright.server.anthropic.markers import without_markers
 from gemwright.server.settings import ServerSettings
 from gemwright.testing import write_tiny_checkpoint
-from gemwright.testing.scripted import answers, scripted_llm
+from gemwright.testing.scripted import scripted_llm
+from tests.anthropic_script import CALL, SCHEMA, TOOL, Told, all_input, ask, blocks
 from tests.serving import Served, serving
 
-CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>'
-LONG_CALL = f'<|tool_call>call:get_weather{{city:<|"|>{"far away " * 60}<|"|>}}<tool_call|>'
-THOUGHT = "<|channel>thought\nThe sky must be asked.<channel|>"
-FENCED = '```json\n{"name":"Ann","age":3}\n```'
-TOOL: dict[str, Any] = {
-    "name": "get_weather",
-    "description": "The weather of a city.",
-    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"name": {"const": "Ann"}, "age": {"const": 3}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-REPLIES = {
-    "greet": "Hello! STOP there.",
-    "weather": f"{THOUGHT}I will ask.{CALL}",
-    "twice": f"{CALL}{CALL}",
-    "far": LONG_CALL,
-    "clock": CALL.replace("get_weather", "get_time"),
-    "sunny": "It is sunny.",
-    "broken": "The service is down.",
-    "Once upon": " a time.",
-    "person": FENCED,
-}
 THINKING: dict[str, Any] = {"type": "enabled", "budget_tokens": 1024}
 
 
@@ -53,20 +26,6 @@ class Person(BaseModel):
 
     name: str
     age: int
-
-
-class Told:
-    """A script that keeps the prompts it was asked for."""
-
-    def __init__(self) -> None:
-        self.prompts: list[str] = []
-
-    def __call__(self, prompt: str, answer_index: int) -> str:
-        self.prompts.append(prompt)
-        reply = answers(REPLIES)(prompt, answer_index)
-        if prompt.endswith("<|channel>thought\n"):
-            return f"It is known now.<channel|>{reply}"
-        return THOUGHT + reply if "<|think|>" in prompt and reply is FENCED else reply
 
 
 @pytest.fixture(scope="module")
@@ -88,42 +47,9 @@ def served(folder: Path, told: Told) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def slow(folder: Path) -> Iterator[Served]:
-    """One request at a time, 5 ms a token, one that may wait, and little time."""
-    llm = scripted_llm(
-        folder,
-        answers({"long": "x" * 3000}),
-        seconds_per_step=0.005,
-        threads=1,
-        max_model_len=4096,
-        max_num_seqs=1,
-        chat_template="gemma4",
-    )
-    with serving(llm, ServerSettings(max_num_queued_requests=1, request_timeout_s=0.5)) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def client(served: Served) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=served.url, api_key="secret", max_retries=0) as found:
         yield found
-
-
-def ask(client: anthropic.Anthropic, text: str, **fields: Any) -> Message:
-    fields = {"max_tokens": 200, "messages": [{"role": "user", "content": text}], **fields}
-    found: Message = client.messages.create(model="gemma", **fields)
-    return found
-
-
-def all_input(message: Message) -> int:
-    """The whole prompt, as clients add it up."""
-    usage = message.usage
-    return usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-
-
-def blocks(message: Message) -> list[dict[str, Any]]:
-    """Content without the ids, which are new each time."""
-    return [block.model_dump(exclude={"id"}, exclude_none=True) for block in message.content]
 
 
 def test_a_message_has_the_shape_that_the_client_reads(client: anthropic.Anthropic) -> None:
@@ -377,123 +303,3 @@ def test_no_tokens_at_all_reads_the_prompt_into_the_cache(client: anthropic.Anth
     warmed = ask(client, text, max_tokens=0)
     assert (warmed.content, warmed.stop_reason, warmed.usage.output_tokens) == ([], "max_tokens", 0)
     assert (ask(client, text).usage.cache_read_input_tokens or 0) > 0
-
-
-def test_what_changes_nothing_is_taken(client: anthropic.Anthropic) -> None:
-    """Fields that Claude Code sends with every request among them."""
-    edits = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
-    message = client.beta.messages.create(
-        model="gemma",
-        max_tokens=50,
-        messages=[{"role": "user", "content": "greet"}],
-        metadata={"user_id": "me"},
-        service_tier="auto",
-        output_config={"effort": "high"},
-        context_management=edits,  # type: ignore[arg-type]
-        betas=["context-management-2025-06-27"],
-        extra_body={"temperature": 0, "top_k": 0, "top_p": 0.9},
-    )
-    assert message.stop_reason == "end_turn"
-
-
-def user(*content: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": list(content)}]}
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        (user({"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}), "messages.0.content.0.type"),
-        (user({"type": "text", "text": "a"}, {"type": "document", "source": {}}), "messages.0.content.1.type"),
-        (user({"type": "tool_result", "tool_use_id": "toolu_none"}), "messages.0.content.0.tool_use_id"),
-        (user({"type": "text"}), "messages.0.content.0.text"),
-        (user({"type": "text", "text": "a", "color": 1}), "messages.0.content.0.color"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
-        ({"tools": [{**TOOL, "defer_loading": True}]}, "tools.0.defer_loading"),
-        ({"tools": [{"name": "f"}]}, "tools.0.input_schema"),
-        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
-        ({"extra_body": {"temperature": -1}}, "temperature"),
-        ({"max_tokens": -1}, "max_tokens"),
-        ({"extra_body": {"max_tokens": "many"}}, "max_tokens"),
-        ({"container": "c"}, "container"),
-        ({"extra_body": {"mcp_servers": [{}]}}, "mcp_servers"),
-        ({"extra_body": {"colour": 1}}, "colour"),
-        ({"extra_body": {"context_management": {"edits": [{"type": "compact_20260112"}]}}}, "context_management.edits"),
-        ({"messages": []}, "messages"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "nothing"}}}}, "type"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_by_name(
-    client: anthropic.Anthropic, fields: dict[str, Any], field: str
-) -> None:
-    with pytest.raises(anthropic.BadRequestError) as caught:
-        ask(client, "greet", **fields)
-    body: Any = caught.value.body
-    assert body["type"] == "error"
-    assert body["error"]["type"] == "invalid_request_error"
-    assert field in body["error"]["message"]
-
-
-def test_errors_come_as_the_clients_own(client: anthropic.Anthropic, served: Served) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="claude"):
-        client.messages.create(model="claude", max_tokens=5, messages=[{"role": "user", "content": "x"}])
-    with pytest.raises(anthropic.APIStatusError) as caught:
-        ask(client, "x" * 30_000)
-    assert caught.value.status_code == 413
-    other = anthropic.Anthropic(base_url=served.url, api_key="wrong", max_retries=0)
-    with pytest.raises(anthropic.AuthenticationError):
-        ask(other, "greet")
-    with pytest.raises(anthropic.BadRequestError, match="4096"):
-        ask(client, "x" * 5000)
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def test_who_comes_when_too_many_wait_is_told_so(slow: Served) -> None:
-    client = anthropic.Anthropic(base_url=slow.url, api_key="any", max_retries=0)
-
-    def run() -> None:
-        with pytest.raises(anthropic.APIStatusError):  # the time is up before its end
-            ask(client, "long", max_tokens=2000)
-
-    threads = []
-    for num_running, num_waiting in ((1, 0), (1, 1)):
-        threads.append(threading.Thread(target=run))
-        threads[-1].start()
-        wait_for(lambda r=num_running, w=num_waiting: (slow.engine.num_running, slow.engine.num_waiting) == (r, w))
-    with pytest.raises(anthropic.RateLimitError) as caught:
-        ask(client, "long")
-    assert caught.value.response.headers["retry-after"] == "1"
-    for thread in threads:
-        thread.join()
-
-
-def test_an_error_in_the_middle_of_a_stream_is_raised_by_the_client(slow: Served) -> None:
-    client = anthropic.Anthropic(base_url=slow.url, api_key="any", max_retries=0)
-    stream = client.messages.create(
-        model="gemma", max_tokens=2000, messages=[{"role": "user", "content": "long"}], stream=True
-    )
-    begun = next(iter(stream))
-    assert begun.type == "message_start"
-    with pytest.raises(anthropic.APIError, match="too long"):
-        list(stream)
-
-
-def test_who_goes_away_leaves_nothing_behind(slow: Served) -> None:
-    client = anthropic.Anthropic(base_url=slow.url, api_key="any", max_retries=0)
-    stream = client.messages.create(
-        model="gemma", max_tokens=2000, messages=[{"role": "user", "content": "long"}], stream=True
-    )
-    next(iter(stream))
-    assert slow.service.live
-    began = time.monotonic()
-    stream.close()
-    wait_for(lambda: not slow.service.live and slow.engine.num_running == 0)
-    assert time.monotonic() - began < 0.3

@@ -79,7 +79,7 @@ class Options(Part):
             "top_k": self.top_k,
             "top_p": self.top_p,
             "min_p": self.min_p,
-            "seed": None if self.seed in (None, -1) else self.seed % _SEED_RANGE,  # type: ignore[operator]
+            "seed": None if self.seed in (None, -1) else self.seed % _SEED_RANGE,
             "max_tokens": self.num_predict if self.num_predict is not None and self.num_predict > 0 else None,
             "stop": self.stop,
         }
