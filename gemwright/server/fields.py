@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Literal, LiteralString, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 
 from gemwright.server.errors import FieldError
 
 Handling = Literal["honored", "ignored", "refused"]
 
 _SHOWN_CHARACTERS = 80
-_REFUSED: LiteralString = "refused"
 
 
 def honored(default: Any = None, note: str = "", **facts: Any) -> Any:
@@ -37,6 +35,16 @@ def refused(note: str, *harmless: Any) -> Any:
     return Field(None, description=note, json_schema_extra=extra)
 
 
+class _RefusedError(ValueError):
+    """A field of a part is refused."""
+
+    def __init__(self, field: str, note: str, value: str) -> None:
+        super().__init__(note)
+        self.field = field
+        self.note = note
+        self.value = value
+
+
 class Part(BaseModel):
     """An object inside a body. Unknown fields are refused."""
 
@@ -52,8 +60,7 @@ class Part(BaseModel):
             if value is None or any(type(value) is type(other) and value == other for other in harmless):  # type: ignore[union-attr]  # a list, as `refused` made it
                 continue
             # Through pydantic, which knows the path to this part.
-            facts = {"field": field.alias or name, "note": field.description, "value": _shown(value)}
-            raise PydanticCustomError(_REFUSED, "{field} is refused", facts)
+            raise _RefusedError(field.alias or name, field.description or "is not supported", _shown(value))
         return self
 
 
@@ -124,10 +131,10 @@ def _field_error(error: ValidationError, where: str | None = None) -> FieldError
     first = max(error.errors(include_url=False), key=lambda entry: len(entry["loc"]))
     parts = [str(part) for part in first["loc"] if part not in _TYPE_WORDS and "[" not in str(part)]
     path = ".".join(parts if where is None else [where, *parts])
-    if first["type"] == _REFUSED:
-        facts = first["ctx"]
-        field = ".".join([*([path] if path else []), facts["field"]])
-        return FieldError(field, facts["note"] or "is not supported", value=facts["value"], remedy="leave it out")
+    cause = first["ctx"]["error"] if first["type"] == "value_error" else None
+    if isinstance(cause, _RefusedError):
+        path = f"{path}.{cause.field}" if path else cause.field
+        return FieldError(path, cause.note, value=cause.value, remedy="leave it out")
     if first["type"] == "extra_forbidden":
         return FieldError(path, "is no field that this server knows", remedy="leave it out")
     if first["type"] == "missing":
