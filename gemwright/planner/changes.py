@@ -11,13 +11,16 @@ from typing import Any, Final
 
 from gemwright.errors import RequestError, UnsupportedError, show_bytes
 from gemwright.planner.estimate import Estimate, estimate
-from gemwright.planner.fit import Estimator, Fit
-from gemwright.planner.settings import PlanSettings
+from gemwright.planner.fit import Estimator, Fit, is_within_pool
+from gemwright.planner.settings import PlanSettings, flag
 from gemwright.spec.model_header import ModelHeader
 
 _MEBIBYTE: Final = 1 << 20
 _LEAST_CONTEXT: Final = 256
 """A shorter context is no help to anyone."""
+_DEFAULT_UBATCH: Final = 512
+_DEFAULT_BUDGETS: Final = {"cpu": 512, "gpu": 2048}
+"""Of our own engine, by kind of device (EngineConfig.step_tokens)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Change:
     """One change of settings after which it fits."""
 
     flags: str
-    """What to add to the command line."""
+    """What to add to the command line of a plan, or "without" what is to be left out of it."""
     cost: str
     """What it costs, in words."""
     saved_bytes: int
@@ -46,8 +49,8 @@ class Change:
         }
 
 
-Candidate = tuple[dict[str, Any], str, str]
-"""Settings to replace, the flags that say so, and what they cost."""
+Candidate = tuple[str, dict[str, Any], str, str]
+"""What is changed, settings to replace, the flags that say so, and what they cost."""
 
 
 def cheapest_change(
@@ -55,30 +58,38 @@ def cheapest_change(
 ) -> tuple[Change, ...]:
     """Return the single changes that make it fit in memory, the cheapest for a user first; none where none does.
 
-    Lossless ones come first, then fewer users or a shorter context (the most that fit), then a cache and weights of
-    fewer bits, then more devices. Only what the engine has is offered.
+    Lossless ones come first, then fewer users or a shorter context (the most that fit), then fewer bits of activations,
+    cache and weights, then more devices. Of steps of one setting the first that is enough is offered, and nothing that
+    the engine does not have.
     """
     planned = estimator(header, settings)
     before = held_bytes(planned)
-    found = []
-    for fields, flags, cost in _candidates(header, settings, planned, memory_bytes, estimator):
+    found: dict[str, Change] = {}
+    for subject, fields, flags, cost in _candidates(header, settings, planned, memory_bytes, estimator):
+        if subject in found:
+            continue
+        changed = replace(settings, **fields)
         try:
-            after = held_bytes(estimator(header, replace(settings, **fields)))
+            then = estimator(header, changed)
         except (RequestError, UnsupportedError):
             continue  # the engine does not have it for this model
-        if after <= memory_bytes and after < before:
-            found.append(Change(flags, cost, before - after, after))
-    return tuple(found)
+        after = held_bytes(then)
+        if after <= memory_bytes and after < before and is_within_pool(then, changed):
+            found[subject] = Change(flags, cost, before - after, after)
+    return tuple(found.values())
 
 
 def held_bytes(found: Estimate) -> int:
-    """Return what must fit: what will be held, or what is needed for what was asked, whichever is more."""
-    return max(found.needed_bytes, found.ledger.total_bytes)
+    """Return what must fit: what will be held, or what is needed for what was asked, whichever is more. vLLM takes
+    whatever its share leaves, so that there only what is needed counts."""
+    return found.needed_bytes if found.engine == "vllm" else max(found.needed_bytes, found.ledger.total_bytes)
 
 
 def _candidates(
     header: ModelHeader, settings: PlanSettings, planned: Estimate, memory_bytes: int, estimator: Estimator
 ) -> Iterator[Candidate]:
+    if settings.draft:
+        yield "draft", {"draft": False, "num_speculative_tokens": None}, "without --draft", "nothing but speed"
     yield from _ENGINES[settings.engine](header, settings, planned)
     if settings.engine == "gemwright":
         yield from _pools(planned, memory_bytes)
@@ -88,40 +99,46 @@ def _candidates(
         for size in (2, 4, 8):
             if size > settings.tensor_parallel_size:
                 cost = f"{size} devices of this size"
-                yield {"tensor_parallel_size": size}, f"--tensor-parallel-size {size}", cost
+                yield "devices", {"tensor_parallel_size": size}, f"--tensor-parallel-size {size}", cost
 
 
 def _gemwright(header: ModelHeader, settings: PlanSettings, planned: Estimate) -> Iterator[Candidate]:
     if settings.kv_layout == "both" and any(layer.k_equals_v for layer in header.spec.layers):
-        yield {"kv_layout": "auto"}, "--kv-layout auto", "nothing: keys are rebuilt from values"
-    for tokens in (256, 128):
-        if (settings.max_num_batched_tokens or 512) > tokens:
-            cost = "long prompts are read in more steps"
-            yield {"max_num_batched_tokens": tokens}, f"--max-num-batched-tokens {tokens}", cost
-    if settings.dtype in ("auto", "float32"):
-        yield {"dtype": "bfloat16"}, "--dtype bfloat16", "float32's last digits"
+        yield "layout", {"kv_layout": "auto"}, "--kv-layout auto", "nothing: keys are rebuilt from values"
+    is_gpu = settings.device is not None and settings.device.kind == "gpu"
+    budget = settings.max_num_batched_tokens or _DEFAULT_BUDGETS["gpu" if is_gpu else "cpu"]
+    yield from _smaller_budgets(budget, "long prompts are read in more steps")
 
 
 def _vllm(header: ModelHeader, settings: PlanSettings, planned: Estimate) -> Iterator[Candidate]:
-    if header.spec.towers and not settings.language_model_only and not settings.num_images:
-        yield {"language_model_only": True}, "--language-model-only", "images and sound are refused"
-    for tokens in (2048, 1024, 512):
-        if (settings.max_num_batched_tokens or 8192) > tokens:
-            cost = "each step reads fewer prompt tokens, and sliding layers reserve less"
-            yield {"max_num_batched_tokens": tokens}, f"--max-num-batched-tokens {tokens}", cost
-    if settings.in_flight_batches != 1:
-        yield {"in_flight_batches": 1}, "--no-async-scheduling", "the next step is not scheduled beside the last"
+    facts = planned.engine_facts["vllm"]
+    if facts["in_flight_batches"] != 1:
+        cost = "vLLM's --no-async-scheduling: no step is scheduled beside the last"
+        yield "flight", {"in_flight_batches": 1}, "--in-flight-batches 1", cost
+    cost = "each step reads fewer prompt tokens, and sliding layers reserve less"
+    yield from _smaller_budgets(facts["max_num_batched_tokens"], cost)
+    is_text_alone = not settings.num_images and not settings.audio_seconds
+    if header.spec.towers and not settings.language_model_only and is_text_alone:
+        yield "towers", {"language_model_only": True}, "--language-model-only", "images and sound are refused"
+
+
+def _smaller_budgets(budget: int, cost: str) -> Iterator[Candidate]:
+    for tokens in (2048, 1024, 512, 256, 128):
+        if tokens < budget:
+            yield "budget", {"max_num_batched_tokens": tokens}, f"--max-num-batched-tokens {tokens}", cost
 
 
 def _llama_cpp(header: ModelHeader, settings: PlanSettings, planned: Estimate) -> Iterator[Candidate]:
     if settings.swa_full:
-        yield {"swa_full": False}, "without --swa-full", "prompts are found again in the window alone"
-    if settings.parallel != 1 and settings.max_num_seqs is None:
-        yield {"parallel": 1}, "--parallel 1", "one request at a time"
+        cost = "prompts are found again in the window alone"
+        yield "sliding", {"swa_full": False}, "without --swa-full", cost
     if settings.flash_attention is False:
-        yield {"flash_attention": None}, "without --no-flash-attn", "nothing, where the device has the kernels"
-    if (settings.ubatch_size or 512) > 256:
-        yield {"ubatch_size": 256}, "--ubatch-size 256", "prompts are read in smaller steps"
+        cost = "nothing, where the device has the kernels"
+        yield "flash", {"flash_attention": None}, "without --no-flash-attn", cost
+    if (settings.ubatch_size or _DEFAULT_UBATCH) > 256:
+        yield "batch", {"ubatch_size": 256}, "--ubatch-size 256", "prompts are read in smaller steps"
+    if planned.max_num_seqs > 1 and settings.parallel is None and settings.max_num_seqs is None:
+        yield "slots", {"parallel": 1}, "--parallel 1", "one request at a time; nobody asked for more"
 
 
 _ENGINES: Final[dict[str, Callable[[ModelHeader, PlanSettings, Estimate], Iterator[Candidate]]]] = {
@@ -139,7 +156,7 @@ def _pools(planned: Estimate, memory_bytes: int) -> Iterator[Candidate]:
     room -= room % _MEBIBYTE
     if planned.kv.bytes_per_sequence <= room < pool:
         cost = "fewer requests are held at once before one has to wait"
-        yield {"kv_cache_memory_bytes": room}, f"--kv-cache-memory-bytes {room >> 20}MiB", cost
+        yield "pool", {"kv_cache_memory_bytes": room}, f"--kv-cache-memory-bytes {room >> 20}MiB", cost
 
 
 def _fewer(
@@ -149,26 +166,37 @@ def _fewer(
     users = fit.most_users(memory_bytes)
     is_llama = settings.engine in ("llama.cpp", "ollama")
     if 0 < users < planned.max_num_seqs:
-        fields: dict[str, Any] = {"max_num_seqs": users, "parallel": users if is_llama else None}
-        flags = f"--parallel {users}" if is_llama else f"--max-num-seqs {users}"
-        yield fields, flags, f"{users} users at once instead of {planned.max_num_seqs}"
+        fields: dict[str, Any] = {"max_num_seqs": users, "max_model_len": planned.max_model_len}
+        flags = f"--max-num-seqs {users}"
+        if is_llama:
+            # A context of all slots together says how long each request is, so that it goes with the slots.
+            fields |= {"parallel": None, "ctx_size": None}
+            length = "" if settings.ctx_size is None else f" --max-model-len {planned.max_model_len}"
+            flags = _in_place_of(f"{flags}{length}", settings, "parallel", "ctx_size")
+        cost = f"{users} user{'' if users == 1 else 's'} at once instead of {planned.max_num_seqs}"
+        yield "users", fields, flags, cost
     context = fit.longest_context(memory_bytes)
     context -= context % _LEAST_CONTEXT
     if _LEAST_CONTEXT <= context < planned.max_model_len:
-        fields = {"max_model_len": context, "ctx_size": None}
-        yield (
-            fields,
-            f"--max-model-len {context}",
-            f"{context:,} tokens of context instead of {planned.max_model_len:,}",
-        )
+        flags = _in_place_of(f"--max-model-len {context}", settings, "ctx_size")
+        cost = f"{context:,} tokens of context instead of {planned.max_model_len:,}"
+        yield "context", {"max_model_len": context, "ctx_size": None}, flags, cost
+
+
+def _in_place_of(flags: str, settings: PlanSettings, *names: str) -> str:
+    """Return flags, and those of named fields that were given and must go."""
+    gone = [flag(name) for name in names if getattr(settings, name) is not None]
+    return f"{flags} without {' and '.join(gone)}" if gone else flags
 
 
 def _bits(settings: PlanSettings) -> Iterator[Candidate]:
+    if settings.engine == "gemwright" and settings.dtype in ("auto", "float32"):
+        yield "dtype", {"dtype": "bfloat16"}, "--dtype bfloat16", "float32's last digits"
     if settings.engine == "vllm" and settings.kv_cache_dtype == "auto":
-        yield {"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8", "K and V in 8 bits"
+        yield "cache", {"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8", "K and V in 8 bits"
     if settings.engine in ("llama.cpp", "ollama") and settings.cache_type_k is None and settings.cache_type_v is None:
-        fields = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-        yield fields, "--cache-type-k q8_0 --cache-type-v q8_0", "K and V in 8 bits"
+        fields = {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "kv_cache_dtype": "auto", "flash_attention": None}
+        yield "cache", fields, "--cache-type-k q8_0 --cache-type-v q8_0", "K and V in 8 bits"
     steps: dict[str, tuple[tuple[str, str], ...]] = {
         "vllm": (("fp8", "weights of 8 bits"), ("w4a16", "weights of 4 bits")),
         "llama.cpp": (("q8_0", "weights of 8 bits"), ("q6_k", "weights of 6 bits"), ("q4_0", "weights of 4 bits")),
@@ -176,4 +204,4 @@ def _bits(settings: PlanSettings) -> Iterator[Candidate]:
     steps["ollama"] = steps["llama.cpp"]
     for name, cost in steps.get(settings.engine, ()):
         if settings.quantization != name:
-            yield {"quantization": name}, f"--quantization {name}", f"{cost}, another file"
+            yield "weights", {"quantization": name}, f"--quantization {name}", f"{cost}, another file"

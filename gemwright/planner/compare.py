@@ -100,14 +100,17 @@ def _column(
 
 _REASONS: Final = (
     ("per-layer embedding", ("per-layer inputs",)),
+    ("per layer embedding", ("per-layer inputs",)),
     ("embedding", ("embedding",)),
     ("head", ("embedding",)),
-    ("experts", ("layers", "experts")),
-    ("layers", ("layers",)),
-    ("norm", ("layers",)),
-    ("vision", ("towers",)),
-    ("audio", ("towers",)),
-    ("projector", ("towers",)),
+    ("experts", ("experts",)),
+    ("feed forward", ("feed-forward",)),
+    ("attention", ("attention",)),
+    ("layers", ("attention", "feed-forward")),
+    ("norm", ("attention",)),
+    ("vision", ("vision",)),
+    ("audio", ("audio",)),
+    ("projector", ("projector",)),
 )
 """Words in the subject of a line of weights, with the topics that explain it; the first that is found counts."""
 
@@ -121,14 +124,14 @@ def _reason(row: Difference, changes: dict[str, list[str]]) -> str:
     elif section == "K/V cache":
         topics = tuple(kind for kind in ("full", "sliding") if kind in subject) or ("full", "sliding")
     elif section == "workspace":
-        topics = ("embedding", "layers", "experts", "per-layer inputs")
+        topics = ("embedding", "attention", "feed-forward", "experts", "per-layer inputs")
     found = [text for topic in (*topics, "settings") for text in changes[topic]]
     return ", ".join(dict.fromkeys(found)) or row.reason
 
 
 def spec_changes(before: ModelSpec, after: ModelSpec) -> dict[str, list[str]]:
-    """Return in words the fields in which two models differ, by topic: layers, experts, embedding, full, sliding,
-    per-layer inputs, towers."""
+    """Return in words the fields in which two models differ, by topic: embedding, attention, feed-forward, experts,
+    full, sliding, per-layer inputs, vision, audio, projector."""
     first, second = _facts(before), _facts(after)
     return {
         topic: [
@@ -143,42 +146,45 @@ def spec_changes(before: ModelSpec, after: ModelSpec) -> dict[str, list[str]]:
 def _facts(spec: ModelSpec) -> dict[str, dict[str, str]]:
     """Return what lines of a ledger depend on, by topic, each fact with its name and its value."""
     layers = spec.layers
-    return {
+    size = {"layers": f"{spec.num_layers}", "hidden size": f"{spec.hidden_size}"}
+    facts = {
         "embedding": {
             "vocabulary": f"{spec.vocab_size}",
             "hidden size": f"{spec.hidden_size}",
             "head": "tied" if spec.tied_head else "its own",
         },
-        "layers": {
-            "layers": f"{spec.num_layers}",
-            "hidden size": f"{spec.hidden_size}",
+        "attention": {
+            **size,
             "query heads": _values(layers, "num_query_heads"),
             "K/V heads": _values(layers, "num_kv_heads"),
             "head size": _values(layers, "head_dim"),
-            "feed-forward width": _values(layers, "feed_forward_width"),
         },
-        "experts": _experts(layers),
+        "feed-forward": {**size, "feed-forward width": _values(layers, "feed_forward_width")},
+        "experts": _experts(spec),
         "full": _cache_facts([layer for layer in layers if layer.window is None], "full"),
         "sliding": _cache_facts([layer for layer in layers if layer.window is not None], "sliding"),
-        "per-layer inputs": {}
-        if spec.per_layer_inputs is None
-        else {
-            "layers": f"{spec.num_layers}",
-            "per-layer width": f"{spec.per_layer_inputs.width}",
-            "per-layer vocabulary": f"{spec.per_layer_inputs.vocab_size}",
-        },
-        "towers": {
-            f"{tower.name} tower": f"{sum(tensor.num_elements for tensor in tower.tensors)} values"
-            for tower in spec.towers
-        },
+        "per-layer inputs": {},
     }
+    if spec.per_layer_inputs is not None:
+        facts["per-layer inputs"] = {
+            "per-layer width": f"{spec.num_layers} x {spec.per_layer_inputs.width}",
+            "per-layer vocabulary": f"{spec.per_layer_inputs.vocab_size}",
+        }
+    for name in ("vision", "audio", "projector"):
+        values = sum(tensor.num_elements for tower in spec.towers if tower.name == name for tensor in tower.tensors)
+        facts[name] = {f"{name} tower": f"{values:,} values"} if values else {}
+    return facts
 
 
-def _experts(layers: Sequence[LayerSpec]) -> dict[str, str]:
-    experts = next((layer.experts for layer in layers if layer.experts is not None), None)
+def _experts(spec: ModelSpec) -> dict[str, str]:
+    experts = next((layer.experts for layer in spec.layers if layer.experts is not None), None)
     if experts is None:
         return {}
-    return {"experts": f"{experts.num_experts}", "width of an expert": f"{experts.width}"}
+    return {
+        "experts": f"{spec.num_layers} x {experts.num_experts}",
+        "width of an expert": f"{experts.width}",
+        "hidden size": f"{spec.hidden_size}",
+    }
 
 
 def _cache_facts(layers: Sequence[LayerSpec], kind: str) -> dict[str, str]:
@@ -189,6 +195,8 @@ def _cache_facts(layers: Sequence[LayerSpec], kind: str) -> dict[str, str]:
     if owners:
         facts[f"K/V heads of {kind} layers"] = _values(owners, "num_kv_heads")
         facts[f"head size of {kind} layers"] = _values(owners, "head_dim")
+        is_one = all(layer.k_equals_v for layer in owners)
+        facts[f"K and V of {kind} layers"] = "one projection" if is_one else "two projections"
         if kind == "sliding":
             facts["window"] = _values(owners, "window")
     return facts

@@ -53,9 +53,9 @@ class Fit:
         return 1 + len(self._sizes)
 
     def longest_context(self, memory_bytes: int) -> int:
-        """Return the longest request, in tokens, of which as many as planned fit; 0 when none does.
+        """Return the longest request, in tokens, of which as many as the settings name fit, one where they name none.
 
-        At most the model's own context.
+        At most the model's own context; 0 when nothing fits.
         """
         return largest(lambda length: self._size(length, None), self.header.spec.max_context, memory_bytes)
 
@@ -96,7 +96,8 @@ class Fit:
         if key not in self._sizes:
             try:
                 settings = with_length_and_users(self.settings, max_model_len, num_users)
-                self._sizes[key] = self._estimator(self.header, settings).needed_bytes
+                found = self._estimator(self.header, settings)
+                self._sizes[key] = found.needed_bytes if is_within_pool(found, settings) else None
             except (RequestError, UnsupportedError):
                 # The settings as they are were estimated without a word, so this length or number is what it refuses.
                 self._sizes[key] = None
@@ -112,10 +113,17 @@ def with_length_and_users(settings: PlanSettings, max_model_len: int, num_users:
     return changed if num_users is None else replace(changed, max_num_seqs=num_users, parallel=None)
 
 
+def is_within_pool(found: Estimate, settings: PlanSettings) -> bool:
+    """Return whether a K/V pool of a size that the settings fix holds the requests they ask for, one where they name
+    no number. True where the engine sizes its pool."""
+    pool = settings.kv_cache_memory_bytes or settings.available_kv_bytes
+    return pool is None or found.kv.bytes_per_sequence * (settings.max_num_seqs or 1) <= pool
+
+
 def longest_context(
     header: ModelHeader, settings: PlanSettings, memory_bytes: int, estimator: Estimator = estimate
 ) -> int:
-    """Return the longest request, in tokens, of which as many as planned fit in memory; 0 when nothing does."""
+    """Return the longest request, in tokens, that fits in memory as often as the settings ask; 0 when nothing does."""
     return Fit(header, settings, estimator).longest_context(memory_bytes)
 
 

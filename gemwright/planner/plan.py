@@ -18,9 +18,6 @@ from gemwright.planner.time import TimeEstimate, predict
 from gemwright.planner.weights import num_language_parameters, num_parameters
 from gemwright.spec.model_header import ModelHeader
 
-VLLM_UTILIZATION = 0.9
-"""The share of memory that vLLM takes where nothing else is said (newer versions: 0.92)."""
-
 DEFAULT_PROMPT_TOKENS = 2048
 """The prompt that times are told for unless one is named."""
 
@@ -49,14 +46,10 @@ class Plan:
 
     @property
     def budget_bytes(self) -> int | None:
-        """What the engine lets itself take of the memory named."""
-        if self.settings.engine != "vllm":
-            return self.memory_bytes
-        if self.settings.available_kv_bytes is not None:
-            return self.ledger.total_bytes
-        if self.memory_bytes is None:
-            return None
-        return int(self.memory_bytes * (self.settings.gpu_memory_utilization or VLLM_UTILIZATION))
+        """What is compared with what must fit: the memory named, or for a vLLM whose log told the bytes for K/V, these
+        and all around them. What vLLM needs is told as the memory of which it takes its share."""
+        available = self.settings.available_kv_bytes
+        return self.memory_bytes if available is None else self.ledger.total_bytes - self._held_kv_bytes + available
 
     @property
     def held_bytes(self) -> int:
@@ -152,8 +145,17 @@ class Plan:
     @property
     def pool_bytes(self) -> int:
         """The K/V cache that is left when all else has been taken from the budget; without one, as planned."""
-        pool = sum(line.size_bytes for line in self.ledger.select("K/V cache") if line.place == self.ledger.place)
-        return pool if self.budget_bytes is None else max(0, pool + self.budget_bytes - self.ledger.total_bytes)
+        if self.settings.engine == "vllm":
+            # The pool is a share's rest, and vLLM's own rules have worked it out.
+            available: int | None = self.estimate.engine_facts["vllm"]["available_kv_bytes"]
+            return self._held_kv_bytes if available is None else available
+        if self.budget_bytes is None:
+            return self._held_kv_bytes
+        return max(0, self._held_kv_bytes + self.budget_bytes - self.ledger.total_bytes)
+
+    @property
+    def _held_kv_bytes(self) -> int:
+        return sum(line.size_bytes for line in self.ledger.select("K/V cache") if line.place == self.ledger.place)
 
     @property
     def _budget_without_margin(self) -> int | None:
