@@ -40,7 +40,10 @@ def emit(
     if not header.name.isprintable():
         # A line break would begin a line of its own in a Modelfile, or in what a terminal is given.
         raise RequestError("the model's name holds characters that cannot be typed", value=repr(header.name))
-    return list(_WRITERS[engine](header, settings, estimate, memory_bytes))
+    lines = list(_WRITERS[engine](header, settings, estimate, memory_bytes))
+    if settings.quantization is not None:
+        lines.insert(0, f"# planned for weights in {settings.quantization}: start it with a model that is stored so")
+    return lines
 
 
 def pool_bytes(estimate: Estimate, memory_bytes: int | None) -> int:
@@ -144,8 +147,8 @@ _WRITERS: Final[dict[str, Callable[[ModelHeader, PlanSettings, Estimate, int | N
 
 def _too_small(estimate: Estimate, request_bytes: int, pool: int) -> Iterator[str]:
     if pool < request_bytes:
-        needed, there = show_bytes(request_bytes), show_bytes(pool)
-        yield f"# this will not start: a request of {estimate.max_model_len} tokens takes {needed} of K/V, {there} are left"
+        sizes = f"takes {show_bytes(request_bytes)} of K/V, {show_bytes(pool)} are left"
+        yield f"# this will not start: a request of {estimate.max_model_len} tokens {sizes}"
 
 
 def _name(header: ModelHeader) -> str:
@@ -155,7 +158,7 @@ def _name(header: ModelHeader) -> str:
 
 def _llama_model(header: ModelHeader) -> list[str]:
     """Return how llama.cpp is told which model: a file, or a repository of GGUF files that it fetches itself."""
-    if header.format == "gguf" and not header.name.endswith(".gguf") and header.name.count("/") == 1:
+    if header.format == "gguf" and header.origin in ("hub", "cache") and not header.name.endswith(".gguf"):
         return ["-hf", header.name.partition("@")[0]]
     return ["-m", _gguf_file(header)]
 

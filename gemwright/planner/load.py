@@ -95,7 +95,7 @@ class LoadUse:
     preemption_probability: float
     """Share of moments at which more than the pool is wanted, so that a request has to give way."""
     error: float
-    """Of that share, either way: two standard errors of the draw, and at least 3 / draws, which bounds what none showed."""
+    """Of that share, either way: two standard errors of the draw; at least 3 / draws, the bound where none did."""
     num_draws: int
     method: str
 
@@ -258,7 +258,7 @@ def _share(name: str) -> float | None:
     digits = name.removeprefix("p")
     if digits == name or not digits.replace(".", "", 1).isdecimal() or not digits.isascii():
         return None
-    share = float(digits) / 100
+    share = round(float(digits) / 100, 12)  # 99.9 / 100 is not 0.999
     return share if share <= 1 else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from gemwright.config import EngineConfig
 from gemwright.errors import CapacityError, UnsupportedError, show_bytes
@@ -17,7 +17,7 @@ from gemwright.memory.process import (
 from gemwright.memory.workspace import LOAD_CHUNK_BYTES
 from gemwright.planner.drafters import find_drafter
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts
-from gemwright.planner.ledger import Ledger, Line, Place
+from gemwright.planner.ledger import Ledger, Line, Phase, Place
 from gemwright.planner.media import media_lines
 from gemwright.planner.settings import PlanSettings
 from gemwright.planner.weights import lora_bytes, stored_file, weigh, weigh_drafter
@@ -26,6 +26,7 @@ from gemwright.spec.model_header import ModelHeader
 CUDA_CONTEXT_BYTES = 400 << 20
 CUDA_CONTEXT_ERROR_BYTES = 200 << 20
 """A CUDA context with torch's own libraries; 300 to 600 MiB are seen."""
+_WITH_POOL: Final[tuple[Phase, ...]] = ("steady", "capture", "step", "request")
 
 
 def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
@@ -257,6 +258,8 @@ def _step(plan: EnginePlan) -> int:
 
 
 def _needed_bytes(plan: EnginePlan, ledger: Ledger, num_seqs: int) -> int:
-    """Return the ledger's total with a pool of exactly what `num_seqs` requests of full length need."""
+    """Return the ledger's total with a pool of exactly what `num_seqs` requests of full length need; there is no pool
+    yet while the model is loaded."""
     request_bytes = plan.layout.request_bytes(plan.max_model_len, _step(plan))
-    return ledger.total_bytes - plan.layout.total_bytes + num_seqs * request_bytes
+    running = max(ledger.held_bytes(phase) for phase in _WITH_POOL)
+    return max(ledger.held_bytes("load"), running - plan.layout.total_bytes + num_seqs * request_bytes)

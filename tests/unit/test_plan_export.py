@@ -1,0 +1,262 @@
+"""The settings that start an engine: read back by our own command line, and by the flags that others document."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import click
+import pytest
+
+from gemwright.cli.options import Settings, engine_options
+from gemwright.cli.program import program
+from gemwright.config import EngineConfig
+from gemwright.errors import RequestError, UnsupportedError
+from gemwright.memory.engine_plan import plan_memory
+from gemwright.planner.devices import find_device
+from gemwright.planner.estimate import estimate
+from gemwright.planner.export import emit
+from gemwright.planner.settings import PlanSettings
+from gemwright.spec.model_header import ModelHeader
+from tests.planned_models import GIB, header_of
+
+VLLM_FLAGS = {
+    "--max-model-len": int,
+    "--max-num-seqs": int,
+    "--max-num-batched-tokens": int,
+    "--kv-cache-memory-bytes": int,
+    "--kv-cache-dtype": str,
+    "--block-size": int,
+    "--dtype": str,
+    "--tensor-parallel-size": int,
+    "--no-async-scheduling": None,
+    "--language-model-only": None,
+}
+LLAMA_FLAGS = {
+    "-m": str, "-hf": str, "-c": int, "-np": int, "-ub": int, "-ctk": str, "-ctv": str, "-fa": str, "-ngl": int,
+    "--kv-unified": None, "--swa-full": None,
+}  # fmt: skip
+
+
+def emitted(header: ModelHeader, left_bytes: int | None = None, /, **asked: Any) -> list[str]:
+    settings = PlanSettings(**asked)
+    return emit(settings.engine, header, settings, estimate(header, settings), left_bytes)
+
+
+def command(lines: list[str]) -> list[str]:
+    """The words of the one line that is no comment."""
+    (line,) = (line for line in lines if not line.startswith("#"))
+    return shlex.split(line)
+
+
+def read_flags(words: list[str], known: dict[str, Any]) -> dict[str, Any]:
+    """Read words as flags with a value of a type, or as switches; what is not known fails."""
+    found: dict[str, Any] = {}
+    rest = iter(words)
+    for word in rest:
+        assert word not in found
+        found[word] = True if known[word] is None else known[word](next(rest))
+    return found
+
+
+def read_ours(words: list[str]) -> tuple[str, dict[str, Any]]:
+    """Read words with the program's own parser: the model, and the fields of EngineConfig."""
+    assert words[:2] == ["gemwright", "serve"]
+    serve = program.get_command(click.Context(program), "serve")
+    assert serve is not None
+    with serve.make_context("serve", words[2:], obj=Settings()) as context:
+        return context.params["word"], engine_options(context.params)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"max_model_len": 4096, "max_num_seqs": 1},
+        {"max_model_len": 5000, "max_num_seqs": 3, "block_size": 32, "dtype": "float32"},
+        {"max_num_batched_tokens": 256, "kv_layout": "both"},
+        {"device": find_device("h100"), "max_num_seqs": 2},
+    ],
+)
+def test_our_engine_reads_its_line_and_allocates_what_was_planned(asked: dict[str, Any]) -> None:
+    header = header_of("gemma-3-270m")
+    model, options = read_ours(command(emitted(header, **asked)))
+    assert model == header.name
+    config = EngineConfig(**options)
+    started = plan_memory(header.spec, config, stored_dtype=header.spec.stored_dtype, free_bytes=0)
+    found = estimate(header, PlanSettings(**asked))
+    assert started.max_model_len == found.max_model_len
+    assert config.max_num_seqs == found.max_num_seqs
+    assert (config.device == "cuda") is ("device" in asked)
+    line_bytes = sum(line.size_bytes for line in found.ledger.select("K/V cache"))
+    assert started.layout.total_bytes == line_bytes == config.kv_cache_memory_bytes
+
+
+def test_our_pool_is_what_memory_leaves_and_no_more_than_can_be_used() -> None:
+    header = header_of("gemma-4-E4B-it")
+    asked = {"max_model_len": 32_768, "max_num_seqs": 8}
+    found = estimate(header, PlanSettings(**asked))
+    most = 8 * found.kv.bytes_per_sequence
+    _, options = read_ours(command(emitted(header, 100 * GIB, **asked)))
+    assert options["kv_cache_memory_bytes"] == most
+    less = found.ledger.total_bytes - GIB
+    _, options = read_ours(command(emitted(header, less, **asked)))
+    assert options["kv_cache_memory_bytes"] == most - GIB
+
+
+@pytest.mark.parametrize("engine", ["gemwright", "vllm"])
+def test_a_pool_too_small_for_one_request_is_said(engine: Any) -> None:
+    lines = emitted(header_of("gemma-4-31B-it"), 62 * GIB, engine=engine, max_model_len=262_144)
+    assert lines[0].startswith("# this will not start: a request of 262144 tokens takes")
+    assert not emitted(header_of("gemma-4-31B-it"), 200 * GIB, engine=engine, max_model_len=8192)[0].startswith(
+        "# this will not"
+    )
+
+
+def test_vllm_line_with_memory_has_the_users_that_its_share_holds() -> None:
+    header = header_of("gemma-4-12B-it")
+    asked = {"engine": "vllm", "max_model_len": 8192, "memory_bytes": 40 * GIB}
+    words = command(emitted(header, 40 * GIB, **asked))
+    assert words[:3] == ["vllm", "serve", header.name]
+    flags = read_flags(words[3:], VLLM_FLAGS)
+    facts = estimate(header, PlanSettings(**asked)).engine_facts["vllm"]
+    assert flags == {
+        "--max-model-len": 8192,
+        "--max-num-seqs": int(facts["max_concurrency"]),
+        "--max-num-batched-tokens": facts["max_num_batched_tokens"],
+        "--kv-cache-memory-bytes": facts["available_kv_bytes"],
+    }
+
+
+def test_vllm_line_says_what_was_planned_and_differs_from_the_defaults() -> None:
+    asked: dict[str, Any] = {
+        "engine": "vllm", "max_model_len": 16_384, "max_num_seqs": 4, "kv_cache_dtype": "fp8", "block_size": 32,
+        "tensor_parallel_size": 2, "language_model_only": True, "in_flight_batches": 1, "dtype": "bfloat16",
+        "max_num_batched_tokens": 1024, "available_kv_bytes": 12 * GIB,
+    }  # fmt: skip
+    flags = read_flags(command(emitted(header_of("gemma-4-31B-it"), **asked))[3:], VLLM_FLAGS)
+    assert flags.pop("--kv-cache-memory-bytes") == 12 * GIB
+    assert flags.pop("--no-async-scheduling") is True
+    names = {"--" + name.replace("_", "-"): value for name, value in asked.items()}
+    for name in ("--engine", "--in-flight-batches", "--available-kv-bytes"):
+        del names[name]
+    assert flags == names
+
+
+def test_vllm_without_memory_gets_the_bytes_of_the_users_planned_for() -> None:
+    asked = {"engine": "vllm", "max_model_len": 8192, "max_num_seqs": 3}
+    flags = read_flags(command(emitted(header_of("gemma-4-12B-it"), **asked))[3:], VLLM_FLAGS)
+    found = estimate(header_of("gemma-4-12B-it"), PlanSettings(**asked))
+    assert flags["--kv-cache-memory-bytes"] == 3 * found.kv.bytes_per_sequence
+
+
+def test_users_beyond_the_pool_are_said_to_wait() -> None:
+    asked = {"engine": "vllm", "max_model_len": 8192, "max_num_seqs": 50, "available_kv_bytes": 8 * GIB}
+    assert any("requests of this length fit at once" in line for line in emitted(header_of("gemma-4-12B-it"), **asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"max_model_len": 8192}, {"-c": 8192, "-np": 4, "--kv-unified": True}),
+        ({"max_model_len": 8192, "max_num_seqs": 2}, {"-c": 16_384, "-np": 2}),
+        ({"ctx_size": 30_000, "parallel": 1, "ubatch_size": 256}, {"-c": 30_000, "-np": 1, "-ub": 256}),
+        ({"ctx_size": 8192, "parallel": 2, "kv_unified": True}, {"-c": 8192, "-np": 2, "--kv-unified": True}),
+        ({"max_model_len": 512, "parallel": 1, "swa_full": True}, {"-c": 512, "-np": 1, "--swa-full": True}),
+        (
+            {"max_model_len": 512, "parallel": 1, "kv_cache_dtype": "q8_0"},
+            {"-c": 512, "-np": 1, "-ctk": "q8_0", "-ctv": "q8_0"},
+        ),
+        ({"max_model_len": 512, "parallel": 1, "flash_attention": False}, {"-c": 512, "-np": 1, "-fa": "off"}),
+    ],
+)
+def test_llama_server_line_has_the_cells_that_were_planned(asked: dict[str, Any], expected: dict[str, Any]) -> None:
+    words = command(emitted(header_of("gemma-3-4b-it"), engine="llama.cpp", **asked))
+    assert words[0] == "llama-server"
+    plain = {"-m": "gemma-3-4b-it.gguf", "-ub": 512, "-ctk": "f16", "-ctv": "f16", "-fa": "on", "-ngl": 99}
+    assert read_flags(words[1:], LLAMA_FLAGS) == plain | expected
+
+
+def test_llama_server_line_reads_back_to_the_same_plan() -> None:
+    header = header_of("gemma-3-4b-it")
+    for asked in ({"max_model_len": 8192}, {"max_model_len": 8000, "max_num_seqs": 3, "kv_cache_dtype": "q4_0"}):
+        settings = PlanSettings(engine="llama.cpp", **asked)
+        flags = read_flags(command(emitted(header, engine="llama.cpp", **asked))[1:], LLAMA_FLAGS)
+        again = PlanSettings(
+            engine="llama.cpp", ctx_size=flags["-c"], parallel=flags["-np"], ubatch_size=flags["-ub"],
+            cache_type_k=flags["-ctk"], cache_type_v=flags["-ctv"], kv_unified=flags.get("--kv-unified", False),
+        )  # fmt: skip
+        assert estimate(header, again).needed_bytes == estimate(header, settings).needed_bytes
+
+
+def test_ollama_gets_a_modelfile_and_an_environment() -> None:
+    lines = emitted(
+        header_of("gemma-3-4b-it"), engine="ollama", max_model_len=8192, max_num_seqs=2, kv_cache_dtype="q8_0"
+    )
+    assert lines == [
+        "# Modelfile",
+        "FROM gemma-3-4b-it.gguf",
+        "PARAMETER num_ctx 8192",
+        "# environment of ollama serve",
+        "OLLAMA_NUM_PARALLEL=2",
+        "OLLAMA_FLASH_ATTENTION=1",
+        "OLLAMA_KV_CACHE_TYPE=q8_0",
+    ]
+    assert "PARAMETER num_batch 256" in emitted(header_of("gemma-3-4b-it"), engine="ollama", ubatch_size=256)
+
+
+@pytest.mark.parametrize(("key", "value"), [("q8_0", "f16"), ("q5_1", "q5_1")])
+def test_cache_types_that_ollama_cannot_have_are_refused(key: str, value: str) -> None:
+    with pytest.raises(UnsupportedError, match="Ollama"):
+        emitted(header_of("gemma-3-4b-it"), engine="ollama", cache_type_k=key, cache_type_v=value)
+
+
+@pytest.mark.parametrize("engine", ["gemwright", "vllm", "llama.cpp"])
+@pytest.mark.parametrize("name", ["a b'c/$(echo x)", '"; rm', "--host", "ünï/çödé", "#x"])
+def test_any_name_stays_one_word(engine: Any, name: str) -> None:
+    header = replace(header_of("gemma-3-270m"), name=name)
+    words = command(emitted(header, engine=engine, max_model_len=512, max_num_seqs=1))
+    if engine == "gemwright":
+        model, _ = read_ours(words)
+    elif engine == "vllm":
+        model = words[2]
+        read_flags(words[3:], VLLM_FLAGS)
+    else:
+        model = str(read_flags(words[1:], LLAMA_FLAGS)["-m"])
+        assert model.endswith(".gguf")
+    assert not model.startswith("-")
+    if engine != "llama.cpp":
+        assert model.removeprefix("./") == name
+
+
+@pytest.mark.parametrize("engine", ["gemwright", "ollama"])
+def test_a_name_with_a_line_break_is_refused(engine: Any) -> None:
+    header = replace(header_of("gemma-3-270m"), name="a\nSYSTEM x")
+    with pytest.raises(RequestError, match="cannot be typed"):
+        emitted(header, engine=engine, max_model_len=512)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (ModelHeader("dir/x y.gguf", header_of("gemma-3-270m").spec, "gguf", "file"), ["-m", "dir/x y.gguf"]),
+        (ModelHeader("own/m:Q4_0@main", header_of("gemma-3-270m").spec, "gguf", "hub"), ["-hf", "own/m:Q4_0"]),
+        (ModelHeader("dir/m", header_of("gemma-3-270m").spec, "gguf", "folder"), ["-m", "m.gguf"]),
+        (ModelHeader("google/m", header_of("gemma-3-270m").spec, "safetensors", "hub"), ["-m", "m.gguf"]),
+    ],
+)
+def test_llama_server_is_told_a_file_or_a_repository(header: ModelHeader, words: list[str]) -> None:
+    lines = emitted(header, engine="llama.cpp", max_model_len=512, quantization="q4_0")
+    assert command(lines)[1:3] == words
+    assert any("stored so" in line for line in lines)
+
+
+def test_the_plan_of_one_engine_makes_no_line_for_another() -> None:
+    header, settings = header_of("gemma-3-270m"), PlanSettings()
+    found = estimate(header, settings)
+    with pytest.raises(RequestError, match="do not follow") as caught:
+        emit("vllm", header, settings, found, None)
+    assert "--engine vllm" in caught.value.remedy
+    with pytest.raises(RequestError, match="unknown engine"):
+        emit("tgi", header, settings, found, None)
