@@ -16,6 +16,8 @@ from gemwright.cli.completion import SHELLS
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+# What a process full of test libraries takes says nothing about later plans.
+os.environ["GEMWRIGHT_NO_CALIBRATION"] = "1"
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

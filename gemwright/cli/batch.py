@@ -55,8 +55,9 @@ def batch(context: click.Context, /, words: tuple[str, ...], **values: Any) -> N
     """
     from gemwright.cli.interrupts import hold_interrupts
     from gemwright.cli.load import load_model, progress_bar
+    from gemwright.cli.measuring import keep_run, measure_run
     from gemwright.cli.run import write_json
-    from gemwright.cli.summary import note_lines
+    from gemwright.cli.summary import memory_lines, note_lines
     from gemwright.engine.batch import Batch, encode_output
 
     is_from_variable = context.get_parameter_source("model") == ParameterSource.ENVIRONMENT
@@ -82,11 +83,13 @@ def batch(context: click.Context, /, words: tuple[str, ...], **values: Any) -> N
                     progress(len(answered.ids) + work.num_lines, total)
     summary = work.summary()
     if values["json"]:
-        write_json(summary)
+        write_json({**summary, "memory": measure_run(llm).to_dict()})
     else:
         print(", ".join(f"{name.removeprefix('num_').replace('_', ' ')} {count}" for name, count in summary.items()))
-    for line in note_lines(llm, is_default_model=model is None):
+    closing = [] if values["json"] else ["memory", *memory_lines(llm)]
+    for line in closing + note_lines(llm, is_default_model=model is None):
         print(line, file=sys.stderr)
+    keep_run(llm)
 
 
 def choose_files(

@@ -31,7 +31,7 @@ OPTIONAL_PACKAGES = {
 }
 """What an extra brings, and which one."""
 
-OTHER_VARIABLES = ("GEMWRIGHT_CACHE",)
+OTHER_VARIABLES = ("GEMWRIGHT_CACHE", "GEMWRIGHT_NO_CALIBRATION")
 """Variables of ours that are no flag's."""
 
 _PREFIX = "GEMWRIGHT_"

@@ -7,6 +7,7 @@ import click
 from gemwright import __version__
 from gemwright.cli.agent import agent
 from gemwright.cli.batch import batch
+from gemwright.cli.bench import bench
 from gemwright.cli.chat import chat
 from gemwright.cli.completion import completion
 from gemwright.cli.doctor import doctor
@@ -48,6 +49,7 @@ program.add_command(run)
 program.add_command(chat)
 program.add_command(serve)
 program.add_command(plan)
+program.add_command(bench)
 program.add_command(agent)
 program.add_command(batch)
 program.add_command(verify)

@@ -66,6 +66,7 @@ def run(context: click.Context, /, words: tuple[str, ...], **values: Any) -> Non
     from gemwright.cli.answers import show_answer, show_answers
     from gemwright.cli.asked import choose_model_and_prompt
     from gemwright.cli.load import load_model
+    from gemwright.cli.measuring import keep_run, measure_run
     from gemwright.cli.summary import note_lines, summary_lines
     from gemwright.engine.request import SamplingParams
 
@@ -95,13 +96,16 @@ def run(context: click.Context, /, words: tuple[str, ...], **values: Any) -> Non
         prompt, params = _chat(llm, prompt, params, system=values["system"], thinking=values["think"])
     if values["json"]:
         (completion,) = llm.generate([prompt], params, cache_salt=values["cache_salt"])
-        write_json(completion.to_dict())
+        content = completion.to_dict()
+        content["memory"].update(measure_run(llm).to_dict())
+        write_json(content)
     else:
         show = show_answer if params.n == 1 else show_answers
         completion = show(llm, prompt, params, values["cache_salt"])
     closing = [] if values["json"] else summary_lines(llm, completion)
     for line in closing + note_lines(llm, is_default_model=asked.model is None):
         print(line, file=sys.stderr)
+    keep_run(llm)
 
 
 def write_json(content: dict[str, Any]) -> None:

@@ -15,28 +15,33 @@ TERMS_ONLINE = "https://ai.google.dev/gemma/terms"
 
 def summary_lines(llm: LLM, completion: Completion) -> list[str]:
     """Return speed and memory, one fact a line."""
-    timing, memory = completion.timing, completion.memory
+    timing = completion.timing
     speed = timing.decode_tokens_per_s
     rate = "" if speed is None else f" at {speed:.1f} tokens/s"
     lines = [
         f"{completion.usage.completion_tokens} tokens{rate}, first token after {timing.ttft_s:.2f} s, "
         f"loaded in {timing.load_s:.1f} s, {llm.engine.dtype}",
     ]
-    lines += ["memory", *memory_lines(llm, memory.process_bytes)]
+    lines += ["memory", *memory_lines(llm)]
     return lines
 
 
-def memory_lines(llm: LLM, process_bytes: int) -> list[str]:
-    """Return the ledger, planned beside measured, one line each."""
-    engine = llm.engine
-    rows = [(line.name, line.planned_bytes) for line in engine.lines]
-    rows += [("planned", engine.planned_bytes), ("measured", engine.measured_bytes)]
-    width = max(len(name) for name, _ in rows) + 2
-    lines = [f"  {name:<{width}}{show_bytes(size):>12}" for name, size in rows]
-    lines.append(
-        f"  {'process':<{width}}{show_bytes(process_bytes):>12}"
-        "  (resident: the program itself, and of the K/V cache what was used)"
-    )
+def memory_lines(llm: LLM) -> list[str]:
+    """Return the ledger of the live process, a line each: planned, allocated, and in use so far."""
+    from gemwright.cli.measuring import measure_run
+
+    found = measure_run(llm)
+    rows = [(line.name, line.planned_bytes, line.measured_bytes, line.touched_bytes) for line in found.lines]
+    allocated = sum(line.measured_bytes for line in found.lines)
+    rows.append(("in all", sum(line.planned_bytes for line in found.lines), allocated, found.touched_bytes))
+    width = max(len(name) for name, *_ in rows) + 2
+    lines = [f"  {'':<{width}}{'planned':>12}{'measured':>12}{'in use':>12}"]
+    lines += [
+        f"  {name:<{width}}{show_bytes(planned):>12}{show_bytes(measured):>12}{show_bytes(touched):>12}"
+        for name, planned, measured, touched in rows
+    ]
+    planned, measured = show_bytes(found.planned_process_bytes), show_bytes(found.process_bytes)
+    lines.append(f"  {'process':<{width}}{planned:>12}{measured:>12}  (what is in use, and the program itself)")
     return lines
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from gemwright.errors import show_bytes
 from gemwright.planner.export import emit
@@ -229,16 +229,3 @@ def memory_parts(lines: Sequence[Line], place: str, phases: Mapping[str, str]) -
 
 def _with_bar(size_bytes: int, error_bytes: int) -> str:
     return show_bytes(size_bytes) + (f" +- {show_bytes(error_bytes)}" if error_bytes else "")
-
-
-def to_load_test(found: Mapping[str, Any], command: str) -> LoadTest:
-    """Return a load test from the JSON of `gemwright bench offline --find-knee`."""
-    knee = found["knee"]
-    return LoadTest(
-        command=command,
-        num_users=knee["concurrency"],
-        tokens_per_s=knee["tokens_per_s"],
-        inter_token_p95_s=knee["inter_token_ms_p95"] / 1000,
-        bent=knee["bent"],
-        process_bytes=found["memory"]["process_bytes"],
-    )

@@ -55,8 +55,10 @@ RULES = {
     "verify": rule(
         "spec memory ops models loading text engine testing config errors", "numpy torch transformers accelerate"
     ),
+    "bench": rule("spec memory loading text engine planner config errors __version__", "numpy httpx2"),
     "cli": rule(
-        "spec memory ops models loading text engine planner server agent testing verify config errors __version__",
+        "spec memory ops models loading text engine planner server agent bench testing verify config errors "
+        "__version__",
         "click rich prompt_toolkit",
     ),
 }

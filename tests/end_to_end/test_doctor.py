@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gemwright.ops.reference import float32_rows_are_independent
 from gemwright.testing import TINY_CONFIGS, write_tiny_checkpoint
 from tests.contracts.test_import_time import BLOCK, cpu_seconds
 from tests.end_to_end.command_line import CHILD, CommandLine, Outcome, child_environment
@@ -204,9 +205,10 @@ def test_it_takes_little_time_and_starts_no_torch() -> None:
 
 def test_full_measures_the_row_law(tiny_folder: TinyFolder) -> None:
     found = child(str(tiny_folder("gemma3")), "--full", "--json")
-    assert found.json()["torch"]["rows_are_independent"] is True
-    (finding,) = findings(found, "ok", "row law")
-    assert finding["what"].startswith("measured")
+    measured = float32_rows_are_independent()  # MKL's strict mode holds on Intel's processors alone
+    assert found.json()["torch"]["rows_are_independent"] is measured
+    (finding,) = findings(found, "ok" if measured else "warning", "row law")
+    assert finding["what"].startswith("measured" if measured else "float32 results")
 
 
 def test_a_mode_of_mkl_that_breaks_the_row_law_is_warned_of() -> None:

@@ -135,7 +135,7 @@ class Session:
 
     def memory_lines(self) -> list[str]:
         """Return the ledger, planned beside measured."""
-        return memory_lines(self.llm, process_bytes())
+        return memory_lines(self.llm)
 
     def _show(self, prompt: RenderedPrompt | list[int]) -> _Answer:
         """Show an answer as it comes; Ctrl-C ends it there."""

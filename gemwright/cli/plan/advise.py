@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FOLDER = "plan-report"
 TABLE_NAME = "plans.md"
+_LOAD_OUTPUT_TOKENS = 32
 
 
 def advise(planned: Plan, model: str | None, values: dict[str, Any]) -> None:
@@ -69,9 +70,11 @@ def _append(path: Path, row: str) -> None:
 
 def _load_test(planned: Plan, model: str | None, values: dict[str, Any]) -> LoadTest:
     """Raise the number of users on this machine with our own engine until something bends."""
-    from gemwright.cli.bench import find_knee
+    from gemwright.bench.offline import Load, run_load, search_knee
+    from gemwright.cli.load import load_model
+    from gemwright.cli.measuring import measure_run
     from gemwright.errors import RequestError
-    from gemwright.planner.report import to_load_test
+    from gemwright.planner.report import LoadTest
 
     if planned.settings.engine != "gemwright":
         raise RequestError(
@@ -80,5 +83,20 @@ def _load_test(planned: Plan, model: str | None, values: dict[str, Any]) -> Load
             remedy="leave it out, or plan for --engine gemwright",
         )
     print("measuring the knee on this machine ...", file=sys.stderr)
-    found, command = find_knee(model, planned, values)
-    return to_load_test(found, command)
+    names = ("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_memory_bytes")
+    options = {name: values[name] for name in names if values[name] is not None}
+    llm = load_model(model, revision=values["revision"], offline=values["offline"], options=options)
+    length = min(planned.prompt_tokens, llm.engine.max_model_len - _LOAD_OUTPUT_TOKENS)
+    load = Load(input_len=max(1, length), output_len=_LOAD_OUTPUT_TOKENS)
+    # The first steps of a process set up what later ones find ready.
+    run_load(llm, Load(1, min(16, load.input_len), 2, 1, seed=1_000_003))
+    found = search_knee(llm, load, most=llm.core.limits.max_num_seqs)
+    point = found.knee.point
+    return LoadTest(
+        command=f"gemwright bench offline --find-knee --input-len {load.input_len} --output-len {load.output_len}",
+        num_users=point.concurrency,
+        tokens_per_s=point.tokens_per_s,
+        inter_token_p95_s=point.inter_token_ms_p95 / 1000,
+        bent=found.knee.bent,
+        process_bytes=measure_run(llm).peak_process_bytes,
+    )

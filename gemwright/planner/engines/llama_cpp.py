@@ -5,7 +5,7 @@ Its caches come out as its log prints them. The compute buffer is fitted, with a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,7 +122,7 @@ def _cache_settings(
             remedy="leave it out, or plan for a newer --engine-version",
         )
     if settings.ctx_size is not None:
-        check_length(spec, -(-settings.ctx_size // (1 if is_unified else slots)), "--ctx-size")
+        check_length(spec, -(-settings.ctx_size // (asked_slots or 1)), "--ctx-size")
         context = settings.ctx_size
         if settings.max_model_len is not None:
             notes.append("--ctx-size is the context of all slots together, and --max-model-len decides nothing beside")
@@ -184,8 +184,6 @@ def plan_llama(
     header: ModelHeader,
     settings: PlanSettings,
     cache: CacheSettings,
-    *,
-    load: Callable[[ModelHeader, PlanSettings], tuple[WeightPart, ...]] = weigh,
 ) -> LlamaPlan:
     """Return caches and all lines for decided settings, on each of equal devices over which layers are split."""
     spec = header.spec
@@ -211,7 +209,7 @@ def plan_llama(
             KVGroupFacts(kind.kind, kind.num_layers, kind.num_kv_heads, kind.head_dim, kind.window, size, per_sequence)
         )
         lines.append(_cache_line(kind, size, held_cells, cache, num_devices, place))
-    loaded = load(header, settings)
+    loaded = weigh(header, settings)
     drafter = drafter_part(header, settings)
     if drafter is not None:
         loaded = (*loaded, drafter)

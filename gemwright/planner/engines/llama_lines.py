@@ -24,7 +24,6 @@ _COMPUTE_ERROR_SHARE: Final = 0.15
 _COMPUTE_ERROR_CELL_BYTES: Final = 4300
 """At 262,144 cells a published log has 1.9 GiB, 1.06 GiB more than the formula, and another less than half of it."""
 _PROJECTOR_FACTOR: Final = 1.5
-_MIRRORED: Final = "tied head"
 
 
 def weight_lines(parts: Iterable[WeightPart], spec: ModelSpec, num_devices: int, place: Place) -> list[Line]:
@@ -83,11 +82,9 @@ def compute_line(spec: ModelSpec, cache: CacheSettings, cells: CellCounts, place
     activations = rows * layer * 4
     masks = rows * (cells.full + cells.sliding) * 2
     held = max(logits, activations) + masks + _COMPUTE_BASE_BYTES
-    larger = (
-        f"logits {rows} x {spec.vocab_size:,} x 4 B"
-        if logits >= activations
-        else f"activations {show_bytes(activations)}"
-    )
+    larger = f"logits {rows} x {spec.vocab_size:,} x 4 B"
+    if activations > logits:
+        larger = f"activations {show_bytes(activations)}"
     return Line(
         "workspace: compute buffer",
         held,
@@ -152,7 +149,7 @@ def drafter_cache_line(spec: ModelSpec, cache: CacheSettings, cells: int, place:
         held,
         place,
         "steady",
-        f"UNKNOWN: {cells:,} cells x {len(kinds)} layers where it has its own cache, nothing where it reads the target's",
+        f"UNKNOWN: {cells:,} cells x {len(kinds)} layers in a cache of its own, or the target's and nothing",
         "depends on the build",
         held,
     )

@@ -1,62 +1,104 @@
-"""Ollama: llama.cpp's caches under Ollama's own defaults, and the size that `ollama ps` shows."""
+"""Ollama: llama.cpp's caches with Ollama's own defaults, and the size that `ollama ps` prints."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from gemwright.errors import UnsupportedError
 from gemwright.planner.engines.layer_kinds import check_length
-from gemwright.planner.engines.llama_cache import DEFAULT_UBATCH, CacheSettings, cache_rules
+from gemwright.planner.engines.llama_cache import DEFAULT_UBATCH, NEWEST_RULES, CacheRules, CacheSettings
 from gemwright.planner.engines.llama_cpp import cache_types, flash_attention, plan_llama
+from gemwright.planner.engines.versions import NEWEST, Version, parse_version
 from gemwright.planner.estimate import Estimate
 from gemwright.planner.settings import PlanSettings
 from gemwright.spec.model_header import ModelHeader
+from gemwright.spec.model_spec import ModelSpec
 
-DEFAULT_NUM_CTX: Final = 4096
-"""num_ctx where neither the request, the Modelfile nor OLLAMA_CONTEXT_LENGTH says more."""
+_GIB: Final = 1 << 30
+_WINDOW_SINCE: Final[Version] = (0, 9, 0)
+"""Mid-2025; sizes of March 2025 fit caches of full length in all layers."""
+_TIERS_SINCE: Final[Version] = (0, 15, 5)
+_FOUR_THOUSAND_SINCE: Final[Version] = (0, 6, 7)
+_TIERS: Final = ((47 * _GIB, 262_144), (23 * _GIB, 32_768), (0, 4096))
+"""The default context by the memory of all devices (ollama/ollama, PR 13946): from 48 and 24 GiB on, a little less
+for what a driver keeps."""
+_OUTSIDE_SIZE: Final = ("runtime: device context",)
+"""Lines that are on the device and not in the size that Ollama prints."""
 
 
 def estimate_ollama(header: ModelHeader, settings: PlanSettings) -> Estimate:
-    """Return what Ollama's runner will hold with all layers on its devices.
+    """Return what Ollama will hold, all layers on its devices: the file, K/V and its graph.
 
-    num_ctx is the context of each of OLLAMA_NUM_PARALLEL slots, so that the cache is laid out for their product; the
-    vision tower is part of the file and loaded. Raises as estimate_llama_cpp.
+    `engine_facts["ollama"]["size_bytes"]` is what `ollama ps` shows as SIZE in most builds; some for Apple show the
+    file alone. Raises RequestError and UnsupportedError as `estimate_llama_cpp` does, and for settings that Ollama does
+    not have.
     """
+    spec = header.spec
+    if settings.swa_full or settings.kv_unified is False:
+        raise UnsupportedError(
+            "Ollama has no such setting",
+            value="--swa-full" if settings.swa_full else "--no-kv-unified",
+            remedy="leave it out, or plan for --engine llama.cpp",
+        )
+    version = parse_version(settings.engine_version, "Ollama")
     slots = settings.parallel or settings.max_num_seqs or 1
     asked = settings.ctx_size or settings.max_model_len
-    length = check_length(header.spec, asked or min(DEFAULT_NUM_CTX, header.spec.max_context), "--ctx-size")
+    flag = "--max-model-len" if settings.ctx_size is None else "--ctx-size"
+    default, why = default_context(spec, settings, version)
+    length = default if asked is None else check_length(spec, asked, flag)
     type_k, type_v = cache_types(settings)
     cache = CacheSettings(
         n_ctx=length * slots,
         num_slots=slots,
-        is_unified=bool(settings.kv_unified),
+        is_unified=True,
         ubatch_size=settings.ubatch_size or DEFAULT_UBATCH,
-        swa_full=bool(settings.swa_full),
+        swa_full=False,
         flash_attention=flash_attention(settings, type_v),
         type_k=type_k,
         type_v=type_v,
-        rules=cache_rules(settings.engine_version),
+        rules=NEWEST_RULES if version >= _WINDOW_SINCE else CacheRules(has_window=False),
     )
     plan = plan_llama(header, settings, cache)
+    ledger = plan.ledger
+    size = ledger.total_bytes - sum(line.size_bytes for line in ledger.lines if line.name in _OUTSIDE_SIZE)
+    error = ledger.error_bytes - sum(line.error_bytes for line in ledger.lines if line.name in _OUTSIDE_SIZE)
     notes = []
     if asked is None:
-        notes.append(
-            f"num_ctx {length} is Ollama's default, which a longer prompt is cut to without a word: set num_ctx, or "
-            "OLLAMA_CONTEXT_LENGTH"
-        )
-    # Some builds for Apple machines show the file alone.
-    context = sum(line.size_bytes for line in plan.ledger.select("runtime"))
-    shown = plan.ledger.total_bytes - context
+        notes.append(f"num_ctx {length}: {why}; longer prompts are cut without a word, so set num_ctx")
+    if slots > 1:
+        notes.append(f"OLLAMA_NUM_PARALLEL {slots} multiplies num_ctx: {slots} x {length} tokens")
+    if version < _WINDOW_SINCE:
+        notes.append("before mid-2025 all layers kept the whole context")
+    if settings.ctx_size is not None and settings.max_model_len is not None:
+        notes.append("--ctx-size is num_ctx, and --max-model-len decides nothing beside it")
+    facts = {**plan.facts(), "num_ctx": length, "size_bytes": size, "size_error_bytes": error}
     return Estimate(
         engine="ollama",
-        ledger=plan.ledger,
+        ledger=ledger,
         kv=plan.kv,
         weights=plan.loaded,
-        max_model_len=plan.max_model_len,
+        max_model_len=length,
         max_num_seqs=slots,
-        needed_bytes=plan.ledger.total_bytes,
-        engine_facts={
-            "ollama": {"num_ctx": length, "num_parallel": slots, "ps_size_bytes": shown},
-            "llama_cpp": plan.facts(),
-        },
+        needed_bytes=ledger.total_bytes,
+        engine_facts={"ollama": facts},
         notes=(*header.notes, *notes, *plan.notes),
     )
+
+
+def default_context(spec: ModelSpec, settings: PlanSettings, version: Version = NEWEST) -> tuple[int, str]:
+    """Return the context that Ollama takes where none is set, and why.
+
+    From 0.15.5 on by the memory of its devices, at most the model's own; before 4096 tokens, and 2048 before 0.6.7.
+    """
+    if version < _FOUR_THOUSAND_SINCE:
+        return min(2048, spec.max_context), "the default before 0.6.7"
+    if version < _TIERS_SINCE:
+        return min(4096, spec.max_context), "the default before 0.15.5"
+    memory = settings.memory_bytes
+    if settings.device is not None and settings.device.memory_bytes is not None:
+        memory = settings.device.memory_bytes
+    if memory is None:
+        return min(4096, spec.max_context), "the default below 24 GiB of device memory, since no memory was named"
+    total = memory * settings.tensor_parallel_size
+    context = next(tokens for floor, tokens in _TIERS if total >= floor)
+    return min(context, spec.max_context), "the default for this much device memory"

@@ -18,6 +18,7 @@ from gemwright.planner.engines.layer_kinds import (
     drafter_part,
     kinds_of_layers,
 )
+from gemwright.planner.engines.versions import NEWEST, Version, parse_version
 from gemwright.planner.engines.vllm_overheads import (
     device_memory_bytes,
     is_multimodal,
@@ -27,12 +28,9 @@ from gemwright.planner.engines.vllm_overheads import (
 )
 from gemwright.planner.engines.vllm_pages import (
     DEFAULT_BLOCK_SIZE,
-    NEWEST,
     PagePool,
-    Version,
     default_in_flight_batches,
     page_pool,
-    parse_version,
 )
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts
 from gemwright.planner.ledger import Ledger, Line, Place
@@ -120,7 +118,7 @@ def estimate_vllm(header: ModelHeader, settings: PlanSettings) -> Estimate:
 
 
 def _rules(spec: ModelSpec, kinds: tuple[KindOfLayer, ...], settings: PlanSettings) -> _Rules:
-    version = parse_version(settings.engine_version)
+    version = parse_version(settings.engine_version, "vLLM")
     budget, source = token_budget(spec, settings)
     dtype = settings.kv_cache_dtype.lower()
     return _Rules(

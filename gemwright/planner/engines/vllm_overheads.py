@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from gemwright.planner.engines.vllm_pages import TOKENS_BY_CONCURRENCY_SINCE, Version
+from gemwright.planner.engines.versions import Version
+from gemwright.planner.engines.vllm_pages import TOKENS_BY_CONCURRENCY_SINCE
 from gemwright.planner.ledger import Line, Place
 from gemwright.planner.media import media_lines
 from gemwright.planner.placement import Placement
@@ -209,12 +210,13 @@ def _media_profile_lines(spec: ModelSpec, settings: PlanSettings, place: Place) 
     together = []
     for line in lines:
         if line.name.endswith("vision tower"):
+            each = line.formula.partition(": ")[2]
             together.append(
                 replace(
                     line,
                     size_bytes=num_images * line.size_bytes,
                     error_bytes=num_images * line.error_bytes,
-                    formula=f"{num_images} at once, as many as fit {budget:,} tokens: {line.formula.partition(': ')[2]}",
+                    formula=f"{num_images} at once, as many as fit {budget:,} tokens: {each}",
                 )
             )
         else:

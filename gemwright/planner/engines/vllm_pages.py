@@ -6,7 +6,6 @@ for each layer of a group, so that any block can serve any group.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -14,6 +13,7 @@ from typing import Final
 
 from gemwright.errors import UnsupportedError
 from gemwright.planner.engines.layer_kinds import KindOfLayer
+from gemwright.planner.engines.versions import Version
 
 DEFAULT_BLOCK_SIZE: Final = 16
 
@@ -26,33 +26,10 @@ _SCALE_BYTES: Final = 4
 
 KV_DTYPES: Final = ("auto", *_VALUE_BYTES, "nvfp4")
 
-Version = tuple[int, int, int]
-NEWEST: Final[Version] = (1 << 30, 0, 0)
-_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:rc|dev|post)\d*)?(?:\+[\w.]+)?", re.ASCII)
-
 TOKENS_BY_CONCURRENCY_SINCE: Final[Version] = (0, 21, 0)
 """From here on "GPU KV cache size" is concurrency times the longest request; before, a count of pages."""
 IN_FLIGHT_SINCE: Final[Version] = (0, 26, 0)
 """From here on sliding layers reserve for every batch in flight (vllm-project/vllm, PR 47728)."""
-
-
-def parse_version(text: str | None) -> Version:
-    """Return a version to compare: "0.9" is below "0.20.1"; None and "main" are the newest known.
-
-    Raises UnsupportedError for what is no version.
-    """
-    if text is None or text.strip().lower() in ("main", "latest", "nightly"):
-        return NEWEST
-    match = _VERSION.fullmatch(text.strip())
-    if match is None:
-        raise UnsupportedError(
-            "not a version of vLLM",
-            value=text,
-            limit='such as "0.26.0", or "main"',
-            remedy="change --engine-version, or leave it out for the newest known",
-        )
-    major, minor, patch = match.groups()
-    return int(major), int(minor), int(patch or 0)
 
 
 def default_in_flight_batches(version: Version) -> int:

@@ -1,0 +1,1 @@
+"""Measures: load, latency, and the plan beside what a process takes."""

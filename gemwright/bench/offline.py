@@ -1,0 +1,199 @@
+"""Load on the engine itself, without a server: many requests of one shape, a number of them at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gemwright.bench.knee import Knee, Point, bends, find_knee
+from gemwright.bench.latency import Spread, percentile, spread
+from gemwright.engine.llm import LLM
+from gemwright.engine.request import Request, SamplingParams
+from gemwright.errors import RequestError
+
+_FIRST_ID = 3
+"""Below it are control tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests of one shape."""
+
+    num_prompts: int = 16
+    input_len: int = 128
+    output_len: int = 64
+    concurrency: int = 4
+    """At once; the next one begins when one has ended."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_prompts", "input_len", "output_len", "concurrency"):
+            if getattr(self, name) < 1:
+                raise RequestError(name, value=getattr(self, name), limit="at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a load took."""
+
+    load: Load
+    seconds: float
+    num_tokens: int
+    ttft: Spread
+    inter_token: Spread | None
+    """None where every answer is one token."""
+    num_preemptions: int
+    pool_share: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Generated, of all requests together."""
+        return self.num_tokens / self.seconds
+
+    def to_point(self) -> Point:
+        """Return what the search for the knee looks at."""
+        between = 0.0 if self.inter_token is None else self.inter_token.p95
+        return Point(
+            self.load.concurrency,
+            self.tokens_per_s,
+            between,
+            self.ttft.p95,
+            self.num_preemptions,
+            self.pool_share,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields of the JSON output."""
+        return {
+            "num_prompts": self.load.num_prompts,
+            "input_len": self.load.input_len,
+            "output_len": self.load.output_len,
+            "concurrency": self.load.concurrency,
+            "seconds": round(self.seconds, 4),
+            "tokens_per_s": round(self.tokens_per_s, 3),
+            "ttft": self.ttft.to_dict(),
+            "inter_token": None if self.inter_token is None else self.inter_token.to_dict(),
+            "num_preemptions": self.num_preemptions,
+            "pool_share": round(self.pool_share, 4),
+        }
+
+
+def run_load(llm: LLM, load: Load, *, burst: bool = False) -> Measured:
+    """Answer the load and return what it took. With `burst` all requests come at once, however many may run.
+
+    Prompts are random ids, so that no prefix is found. Raises RequestError for a shape beyond the model's context.
+    """
+    core, params = llm.core, SamplingParams(max_tokens=load.output_len, temperature=0, ignore_eos=True)
+    if load.input_len + load.output_len > llm.engine.max_model_len:
+        raise RequestError(
+            "a request of this shape is longer than the context",
+            value=load.input_len + load.output_len,
+            limit=llm.engine.max_model_len,
+            remedy="lower --input-len or --output-len",
+        )
+    prompts = _prompts(llm, load)
+    preempted = core.counters.num_preemptions
+    begun: dict[int, float] = {}
+    last: dict[int, float] = {}
+    firsts: list[float] = []
+    between: list[float] = []
+    share = 0.0
+    num_tokens = 0
+    live: dict[int, Request] = {}
+    began = time.perf_counter()
+    try:
+        while True:
+            while len(live) < (load.num_prompts if burst else load.concurrency):
+                ids = next(prompts, None)
+                if ids is None:
+                    break
+                (request,) = llm.add(ids, params)
+                live[request.request_id] = request
+                begun[request.request_id] = time.perf_counter()
+            if not live:
+                break
+            advanced = core.step()
+            share = max(share, core.blocks.share_held)
+            for request in advanced:
+                now, key = time.perf_counter(), request.request_id
+                if request.error is not None:
+                    raise request.error
+                num_tokens += 1
+                if key in last:
+                    between.append(now - last[key])
+                else:
+                    firsts.append(now - begun[key])
+                last[key] = now
+                if request.is_done:
+                    core.forget(live.pop(key))
+    finally:
+        for request in live.values():
+            core.forget(request)
+    first = spread(firsts)
+    assert first is not None  # at least one prompt was answered
+    return Measured(
+        load,
+        time.perf_counter() - began,
+        num_tokens,
+        first,
+        spread(between),
+        core.counters.num_preemptions - preempted,
+        share,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KneeFound:
+    """A search for the knee: every point, the knee, and the burst from nothing to the peak."""
+
+    points: tuple[Measured, ...]
+    knee: Knee
+    burst: Measured
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields of the JSON output."""
+        return {
+            "points": [point.to_dict() for point in self.points],
+            "knee": self.knee.to_dict(),
+            "burst": self.burst.to_dict(),
+        }
+
+
+def search_knee(llm: LLM, load: Load, *, most: int, on_point: Callable[[Measured], None] | None = None) -> KneeFound:
+    """Raise the number of users from 1, doubling it up to `most`, until something bends; then send the most at once.
+
+    Every point answers each user twice, the shape of `load` otherwise.
+    """
+    measured: list[Measured] = []
+    for concurrency in _doublings(most):
+        shape = Load(2 * concurrency, load.input_len, load.output_len, concurrency, load.seed + concurrency)
+        measured.append(run_load(llm, shape))
+        if on_point is not None:
+            on_point(measured[-1])
+        if bends([point.to_point() for point in measured]) != "nothing":
+            break
+    peak = measured[-1].load.concurrency
+    burst = run_load(llm, Load(peak, load.input_len, load.output_len, peak, load.seed - 1), burst=True)
+    return KneeFound(tuple(measured), find_knee([point.to_point() for point in measured]), burst)
+
+
+def _doublings(most: int) -> Iterator[int]:
+    concurrency = 1
+    while concurrency < most:
+        yield concurrency
+        concurrency *= 2
+    yield most
+
+
+def _prompts(llm: LLM, load: Load) -> Iterator[list[int]]:
+    generator = np.random.default_rng(abs(load.seed))
+    high = llm.spec.vocab_size
+    for _ in range(load.num_prompts):
+        yield [llm.spec.bos_token_id, *generator.integers(_FIRST_ID, high, load.input_len - 1).tolist()]
+
+
+__all__ = ["KneeFound", "Load", "Measured", "percentile", "run_load", "search_knee"]

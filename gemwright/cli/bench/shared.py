@@ -1,0 +1,62 @@
+"""What the verbs of `bench` share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class Counts(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
+    """Counts with commas between: 512,4096."""
+
+    name = "counts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the counts, or fail as a usage error."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            counts = tuple(int(part) for part in value.split(","))
+        except ValueError:
+            counts = ()
+        if not counts or min(counts) < 1:
+            self.fail(f"{value!r} is no list of counts such as 512,4096", param, ctx)
+        return counts
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return the machine and versions that a result was measured on."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from gemwright import __version__
+    from gemwright.planner.devices import this_machine
+
+    here = this_machine()
+    try:
+        torch: str | None = version("torch")
+    except PackageNotFoundError:
+        torch = None
+    return {
+        "processor": here.processor,
+        "num_cores": here.cores.num_allowed,
+        "fingerprint": here.fingerprint(),
+        "gemwright": __version__,
+        "torch": torch,
+        "command": " ".join(["gemwright", *sys.argv[1:]]),
+    }
+
+
+def write_result(content: dict[str, Any], output: str | None) -> None:
+    """Write a result to a file where one was named. Raises CheckpointError where it cannot be written."""
+    from gemwright.errors import CheckpointError
+
+    if output is None:
+        return
+    try:
+        Path(output).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError("the result cannot be written", value=f"{output}: {error.strerror}") from error
