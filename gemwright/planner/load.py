@@ -90,7 +90,7 @@ class LoadUse:
     p95_bytes: int
     p99_bytes: int
     largest_bytes: int
-    """All requests at the greatest length."""
+    """What no moment goes beyond: all requests at the greatest length, or just short of the shared prefix."""
     pool_bytes: int
     preemption_probability: float
     """Share of moments at which more than the pool is wanted, so that a request has to give way."""
@@ -151,8 +151,6 @@ def load_use(mix: LoadMix, estimate: Estimate, settings: PlanSettings, num_users
     """
     _check_users(num_users)
     total = next(use for count, use in _uses(mix, estimate, settings) if count == num_users)
-    longest = np.array([mix.max_tokens], dtype=np.int64)
-    alone, shared = _bytes_of(estimate, settings, longest, mix.shared_prefix_tokens)
     p50, p95, p99 = (int(value) for value in np.quantile(total, (0.5, 0.95, 0.99), method="inverted_cdf"))
     probability = float(np.mean(total > pool_bytes))
     return LoadUse(
@@ -160,7 +158,7 @@ def load_use(mix: LoadMix, estimate: Estimate, settings: PlanSettings, num_users
         p50_bytes=p50,
         p95_bytes=p95,
         p99_bytes=p99,
-        largest_bytes=num_users * int(alone[0]) + int(shared[0]),
+        largest_bytes=_largest(mix, estimate, settings, num_users),
         pool_bytes=pool_bytes,
         preemption_probability=probability,
         error=max(2 * math.sqrt(probability * (1 - probability) / NUM_DRAWS), 3 / NUM_DRAWS),
@@ -214,6 +212,14 @@ def _uses(mix: LoadMix, estimate: Estimate, settings: PlanSettings) -> Iterator[
         total += alone[drawn]
         np.maximum(held_once, shared[drawn], out=held_once)
         yield num_users, total + held_once
+
+
+def _largest(mix: LoadMix, estimate: Estimate, settings: PlanSettings, num_users: int) -> int:
+    """Return the most that so many requests can hold: one has the longest part that is shared, and the others have
+    the most for themselves that goes with it. A request that ends inside the prefix has its last block alone."""
+    lengths = np.append(mix.lengths(_NUM_QUANTILES), mix.max_tokens)
+    alone, shared = _bytes_of(estimate, settings, lengths, mix.shared_prefix_tokens)
+    return int(np.max(alone + shared + (num_users - 1) * np.maximum.accumulate(alone)))
 
 
 def _bytes_of(

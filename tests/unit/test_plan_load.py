@@ -134,6 +134,15 @@ def test_a_shared_prefix_is_held_once_in_whole_blocks() -> None:
     assert load_use(same(1000, 15), found, OWN, 5, GIB).largest_bytes == alone
 
 
+def test_a_request_that_ends_inside_the_prefix_has_its_last_block_alone() -> None:
+    """Lengths of 31 and 32 with a prefix of 32: both share a block or two, and the shorter one holds one of its own."""
+    found = planned(OWN)
+    mix = LoadMix(((0.5, 31), (1.0, 32)), 32)
+    sliding = found.kv.sliding_bytes_per_sequence
+    assert load_use(mix, found, OWN, 4, GIB).largest_bytes == 4 * sliding + (2 + 3) * 16 * FULL_TOKEN
+    assert load_use(same(32, 32), found, OWN, 4, GIB).largest_bytes == 4 * sliding + 2 * 16 * FULL_TOKEN
+
+
 def test_the_draw_agrees_with_what_can_be_worked_out() -> None:
     """Half the requests have 160 tokens and half 320: with 3 users more than 640 in 4 cases of 8."""
     found = planned(OWN)
