@@ -156,7 +156,7 @@ def largest(size: Callable[[int], int | None], limit: int, budget_bytes: int) ->
     `size` never falls as its argument grows; None means refused, here and for all larger numbers. Sizes are nearly
     straight lines with steps, so the search guesses along the line between its ends, then doubles its step away from
     the last guess, then halves what is left: about a dozen sizes where there are no kinks, and never more than
-    4 + 2 log2(limit).
+    4 + 3 log2(limit).
     """
 
     def fits(number: int) -> bool:
@@ -168,13 +168,19 @@ def largest(size: Callable[[int], int | None], limit: int, budget_bytes: int) ->
     if fits(limit):
         return limit
     low, high = 1, limit  # low fits, high does not
+    if size(limit) is None:
+        # No line leads to what is refused: come up from below, by doubling.
+        while 2 * low < high and fits(2 * low):
+            low *= 2
+        high = min(high, 2 * low)
+    is_from_below = False
     for _ in range(_NUM_GUESSES):
-        if high - low > 1:
+        if high - low > 1 and size(high) is not None:
             guess = _guess(size, low, high, budget_bytes)
             low, high = (guess, high) if fits(guess) else (low, guess)
             is_from_below = guess == low
     step = 1
-    while 2 * step < high - low:
+    while 2 * step < high - low and size(high) is not None:
         number = low + step if is_from_below else high - step
         is_still_on_its_side = fits(number) == is_from_below
         low, high = (number, high) if fits(number) else (low, number)
@@ -188,9 +194,8 @@ def largest(size: Callable[[int], int | None], limit: int, budget_bytes: int) ->
 
 
 def _guess(size: Callable[[int], int | None], low: int, high: int, budget_bytes: int) -> int:
-    """Return a number between the two (both left out), where the straight line between their sizes meets the budget."""
-    low_bytes, high_bytes = size(low), size(high)
-    if low_bytes is None or high_bytes is None:
-        return (low + high) // 2
+    """Return a number between the two (both left out), where the straight line between their sizes meets the budget;
+    `high` is not refused."""
+    low_bytes, high_bytes = size(low) or 0, size(high) or 0
     share = (budget_bytes - low_bytes) * (high - low) // (high_bytes - low_bytes)
     return min(max(low + share, low + 1), high - 1)

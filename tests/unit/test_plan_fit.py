@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import click
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gemwright.cli.options import Settings
+from gemwright.cli.program import program
 from gemwright.errors import RequestError, UnsupportedError
 from gemwright.planner.changes import cheapest_change, held_bytes
 from gemwright.planner.compare import compare
@@ -17,7 +21,7 @@ from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts, estimate
 from gemwright.planner.fit import MOST_USERS, Fit, curve, largest, longest_context, marginal, most_users
 from gemwright.planner.ledger import Ledger, Line
 from gemwright.planner.placement import placement, sizes_that_work
-from gemwright.planner.plan import make_plan
+from gemwright.planner.answers import make_plan
 from gemwright.planner.settings import PlanSettings
 from gemwright.spec.model_header import ModelHeader
 from tests.planned_models import GIB, header_of, spec_of
@@ -56,6 +60,12 @@ def test_nothing_fits_and_all_fits() -> None:
 
 def test_what_an_engine_refuses_bounds_the_answer() -> None:
     assert most_users(SMALL, PlanSettings(max_model_len=1), 1 << 60, simple) == 900
+
+
+@pytest.mark.parametrize(("version", "limit"), [(None, 256), ("2025-08", 64)])
+def test_llama_server_has_no_more_slots_than_it_allows(version: str | None, limit: int) -> None:
+    asked = PlanSettings(engine="llama.cpp", engine_version=version, max_model_len=256)
+    assert most_users(SMALL, asked, 1 << 50) == limit
 
 
 def test_counting_users_stops_at_a_million() -> None:
@@ -105,7 +115,7 @@ def test_search_finds_the_edge_of_any_line_with_kinks_and_steps(
         return None if number >= refused_from else base + rate * whole + extra * min(whole, window)
 
     found = largest(size, limit, budget)
-    assert len(seen) <= 50
+    assert len(seen) <= 4 + 3 * math.log2(limit)
     for number, fits in ((found, True), (found + 1, False)):
         if 1 <= number <= limit:
             held = size(number)
@@ -204,6 +214,16 @@ CHANGES: list[tuple[str, dict[str, Any], float, list[str]]] = [
 ]  # fmt: skip
 
 
+def read_by_the_command_line(flags: str) -> None:
+    """Parse with the verb itself what is to be added, and what is to be left out."""
+    added, _, gone = flags.partition("without ")
+    plan = program.get_command(click.Context(program), "plan")
+    assert plan is not None
+    plan.make_context("plan", added.split(), obj=Settings()).close()
+    known = {name for parameter in plan.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert set(gone.replace(" and ", " ").split()) <= known
+
+
 @pytest.mark.parametrize(("name", "asked", "memory", "starts"), CHANGES)
 def test_changes_fit_and_come_in_the_order_of_what_they_cost(
     name: str, asked: dict[str, Any], memory: int, starts: list[str]
@@ -217,6 +237,7 @@ def test_changes_fit_and_come_in_the_order_of_what_they_cost(
         assert change.total_bytes <= memory * GIB < before
         assert change.saved_bytes == before - change.total_bytes
         assert change.cost
+        read_by_the_command_line(change.flags)
 
 
 def test_our_engine_is_never_offered_what_it_lacks() -> None:

@@ -39,6 +39,8 @@ class CacheRules:
     """A cache for each slot is possible, and the default where --parallel is given; before, one for all."""
     default_slots: int = 4
     """What the server takes without --parallel."""
+    max_slots: int = 256
+    """What it refuses to go beyond (PR 15916, 9 September 2025); before, 64."""
 
 
 NEWEST_RULES: Final = CacheRules()
@@ -48,6 +50,7 @@ _Moment = tuple[tuple[int, int, int], int]
 _WINDOW_BEGINS: Final[_Moment] = ((2025, 5, 20), 5401)
 _WINDOW_SETTLED: Final[_Moment] = ((2025, 6, 1), 5554)
 _STREAMS: Final[_Moment] = ((2025, 7, 17), 5900)
+_MORE_SLOTS: Final[_Moment] = ((2025, 9, 9), 6430)
 _PADS_ALIKE: Final[_Moment] = ((2025, 11, 8), 7000)
 _AUTOMATIC_SLOTS: Final[_Moment] = ((2025, 12, 1), 7200)
 
@@ -80,6 +83,7 @@ def cache_rules(version: str | None) -> CacheRules:
         pads_alike=since(_PADS_ALIKE),
         has_streams=since(_STREAMS),
         default_slots=4 if since(_AUTOMATIC_SLOTS) else 1,
+        max_slots=256 if since(_MORE_SLOTS) else 64,
     )
 
 

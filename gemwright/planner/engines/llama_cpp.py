@@ -104,6 +104,13 @@ def _cache_settings(
 ) -> tuple[CacheSettings, tuple[str, ...]]:
     asked_slots = settings.parallel or settings.max_num_seqs
     slots = asked_slots or rules.default_slots
+    if slots > rules.max_slots:
+        raise UnsupportedError(
+            "llama.cpp has no room for so many slots",
+            value=slots,
+            limit=rules.max_slots,
+            remedy="lower --parallel, or --max-num-seqs",
+        )
     notes = []
     if asked_slots is None and slots > 1:
         notes.append(
