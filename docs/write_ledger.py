@@ -24,7 +24,7 @@ def document() -> str:
 torch. For our own engine the plan is the allocation (`memory/engine_plan.py`): `run` and `batch` print it beside what
 was allocated and what is in use. For other engines it follows their published rules, version by version.
 
-```
+```bash
 gemwright plan google/gemma-4-31B-it --memory 80GiB
 gemwright plan google/gemma-4-12B-it --engine vllm --device-name H100 --emit vllm
 gemwright plan google/gemma-4-E4B-it --versus google/gemma-4-12B-it --offline
@@ -47,8 +47,8 @@ gemwright plan --here --advise
 | decode and prefill time | roofline with a measured share of it | the band beside the number |
 
 Every line of `--json` has its bytes, place, phase, formula, source and error bar. Sizes are binary: 1 GiB is 1024^3
-bytes, and `--memory` takes both GiB and GB. A gate for builds is `--assert-fits 24GiB`: exit code 4 says that it does not
-fit. An engine without a confirmed formula, such as TGI, is answered with UNKNOWN and why, which is no failure.
+bytes, and `--memory` takes both GiB and GB. A gate for builds is `--assert-fits 24GiB`: exit code 4 says that it does
+not fit. An engine without a confirmed formula, such as TGI, is answered with UNKNOWN and why, which is no failure.
 
 A run on a CPU keeps what its process took beside the ledger (below `calibration/` in Gemwright's cache folder, the last
 20 runs of this machine and these versions), and `--here` plans with it. `GEMWRIGHT_NO_CALIBRATION=1` switches that off.
@@ -59,8 +59,8 @@ beside your code.
 
 ## Published records
 
-{len(RECORDS)} records of other engines, from public logs and issues. "exact" is equal to the last printed digit. Of what
-is compared by share, {summary()}.
+{len(RECORDS)} records of other engines, from public logs and issues. "exact" is equal to the last printed digit. Of
+what is compared by share, {summary()}.
 
 | record | number | published | ours | error | verdict |
 |---|---|---|---|---|---|

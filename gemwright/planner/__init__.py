@@ -21,12 +21,12 @@ def plan(
     """Return the ledger of a model: what an engine will hold, line by line.
 
     `model` is a hub id, a folder, a config.json or a .gguf file, None the default model; `settings` are the fields of
-    planner.settings.PlanSettings. Only headers are read. `planner.plan.make_plan` gives the other answers too. Raises
-    what `gemwright plan` would print: RequestError, UnsupportedError, CheckpointError.
+    planner.settings.PlanSettings. Only headers are read. `planner.answers.make_plan` gives the other answers too.
+    Raises what `gemwright plan` would print: RequestError, UnsupportedError, CheckpointError.
     """
+    from gemwright.planner.answers import make_plan
     from gemwright.planner.devices import find_device
     from gemwright.planner.inputs import read_header
-    from gemwright.planner.plan import make_plan
     from gemwright.planner.settings import PlanSettings
 
     device = None if device_name is None else find_device(device_name)

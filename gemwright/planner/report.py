@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemwright.errors import show_bytes
+from gemwright.planner.answers import Plan
 from gemwright.planner.export import emit
 from gemwright.planner.fit import MOST_USERS
 from gemwright.planner.ledger import Line
-from gemwright.planner.plan import Plan
 from gemwright.planner.settings import flag
 from gemwright.planner.weights import num_language_parameters, num_parameters
 from gemwright.spec.model_spec import LayerSpec

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from gemwright.planner.answers import make_plan
 from gemwright.planner.estimate import Estimate, estimate
 from gemwright.planner.fit import Fit, with_length_and_users
-from gemwright.planner.plan import make_plan
 from gemwright.planner.settings import PlanSettings
 from gemwright.spec.model_header import ModelHeader
 from tests.planned_models import GIB, header_of

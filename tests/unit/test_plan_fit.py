@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from gemwright.cli.options import Settings
 from gemwright.cli.program import program
 from gemwright.errors import RequestError, UnsupportedError
+from gemwright.planner.answers import make_plan
 from gemwright.planner.changes import cheapest_change, held_bytes
 from gemwright.planner.compare import compare
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts, estimate
 from gemwright.planner.fit import MOST_USERS, Fit, curve, largest, longest_context, marginal, most_users
 from gemwright.planner.ledger import Ledger, Line
 from gemwright.planner.placement import placement, sizes_that_work
-from gemwright.planner.answers import make_plan
 from gemwright.planner.settings import PlanSettings
 from gemwright.spec.model_header import ModelHeader
 from tests.planned_models import GIB, header_of, spec_of

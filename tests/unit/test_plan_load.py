@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemwright.errors import RequestError, UnsupportedError
+from gemwright.planner.answers import make_plan
 from gemwright.planner.estimate import Estimate, estimate
 from gemwright.planner.load import NUM_DRAWS, LoadMix, load_use, parse_mix, sequence_bytes, users_for
-from gemwright.planner.plan import make_plan
 from gemwright.planner.settings import PlanSettings
 from tests.planned_models import GIB, header_of
 

@@ -12,8 +12,8 @@ from gemwright.cli.options import SectionCommand
 from gemwright.cli.plan.options import plan_options
 
 if TYPE_CHECKING:
+    from gemwright.planner.answers import Plan
     from gemwright.planner.devices import Device
-    from gemwright.planner.plan import Plan
 
 
 @click.command(
@@ -41,7 +41,7 @@ def plan(context: click.Context, /, model: str | None, **values: Any) -> None:
     """
     from gemwright.cli.plan.show import show_comparison, show_plan, show_unknown
     from gemwright.cli.run import write_json
-    from gemwright.planner.plan import unknown_engine
+    from gemwright.planner.answers import unknown_engine
 
     reason = unknown_engine(values["engine"])
     if reason is not None:
@@ -69,9 +69,9 @@ def plan(context: click.Context, /, model: str | None, **values: Any) -> None:
 def _plan(model: str | None, values: dict[str, Any]) -> Plan:
     from gemwright.cli.plan.options import plan_fields
     from gemwright.errors import RequestError
+    from gemwright.planner.answers import DEFAULT_PROMPT_TOKENS, make_plan
     from gemwright.planner.inputs import read_header
     from gemwright.planner.load import parse_mix
-    from gemwright.planner.plan import DEFAULT_PROMPT_TOKENS, make_plan
     from gemwright.planner.settings import ENGINES, PlanSettings
 
     if values["engine"] not in ENGINES:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gemwright.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from gemwright.planner.plan import Plan
+    from gemwright.planner.answers import Plan
     from gemwright.planner.report import LoadTest
 
 FOLDER = "plan-report"

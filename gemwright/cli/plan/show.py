@@ -10,7 +10,7 @@ from gemwright.planner.fit import MOST_USERS
 from gemwright.planner.weights import num_language_parameters, num_parameters
 
 if TYPE_CHECKING:
-    from gemwright.planner.plan import Plan
+    from gemwright.planner.answers import Plan
 
 _NAME_WIDTH = 16
 
