@@ -69,6 +69,10 @@ class RequestError(GemwrightError):
     default_remedy = "change the request to keep to what is allowed"
 
 
+class PromptTooLongError(RequestError):
+    """The prompt leaves no room for an answer in the context."""
+
+
 class UnsupportedError(GemwrightError):
     """The model, the file or the option is understood and refused."""
 

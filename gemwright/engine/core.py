@@ -19,7 +19,7 @@ from gemwright.engine.runner import Runner
 from gemwright.engine.sampler import best_logprobs, choose_token
 from gemwright.engine.scheduler import ScheduledRequest, Scheduler
 from gemwright.engine.step import SequenceChunk, build_step
-from gemwright.errors import GemwrightError, RequestError
+from gemwright.errors import GemwrightError, PromptTooLongError, RequestError
 from gemwright.memory.block_keys import MediaSpan, root_key
 from gemwright.memory.block_manager import BlockManager
 from gemwright.text.grammar import ConstraintCompiler
@@ -111,7 +111,7 @@ class EngineCore:
                     limit = f"integers from 0 to {self.limits.vocab_size - 1}, the model's vocabulary"
                     raise RequestError(name, value=repr(token_id), limit=limit)
         if len(prompt_token_ids) >= self.limits.max_model_len:
-            raise RequestError(
+            raise PromptTooLongError(
                 "the prompt leaves no room for an answer",
                 value=f"{len(prompt_token_ids)} tokens",
                 limit=f"{self.limits.max_model_len - 1} tokens (max_model_len {self.limits.max_model_len})",

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from gemwright import __version__
 from gemwright.errors import GemwrightError
 from gemwright.server.door import Door
-from gemwright.server.errors import BusyError, NotFoundError, error_body, headers_of, status_of, style_of
+from gemwright.server.errors import BusyError, NoRouteError, error_body, headers_of, status_of, style_of
 from gemwright.server.metrics import ServerMetrics
 from gemwright.server.route import BODIES, CompactJson, request_id_of
 from gemwright.server.service import Service
@@ -104,7 +104,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        found: GemwrightError = NotFoundError("no such route", value=request.url.path[:200])
+        found: GemwrightError = NoRouteError("no such route", value=request.url.path[:200])
     else:
         found = GemwrightError(str(error.detail), remedy="docs/api.md lists the routes")
         found.http_status = error.status_code

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import Any, Literal
 
-from gemwright.errors import CapacityError, GemwrightError, RequestError
+from gemwright.errors import CapacityError, GemwrightError, PromptTooLongError, RequestError, UnsupportedError
 
 Style = Literal["openai", "anthropic", "ollama"]
 
@@ -22,6 +23,12 @@ class NotFoundError(GemwrightError):
 
     http_status = HTTPStatus.NOT_FOUND
     default_remedy = "GET /v1/models lists what is here"
+
+
+class NoRouteError(NotFoundError):
+    """No such route."""
+
+    default_remedy = "docs/api.md lists the routes"
 
 
 class BodyTooLargeError(GemwrightError):
@@ -110,7 +117,16 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+_CODES: dict[type[Exception], str] = {
+    AuthenticationError: "invalid_api_key",
+    NotFoundError: "model_not_found",
+    BusyError: "rate_limit_exceeded",
+    PromptTooLongError: "context_length_exceeded",
+}
+"""Codes that clients look for, by the class of the error itself."""
+
+_PATH = re.compile(r"([a-z]+(?:_[a-z]+)*(?:\[\d+\]|\.[A-Za-z_]+)*)(:|$| )")
+_OF_A_TOOL = "the parameters of tool "
 
 
 def error_body(error: Exception, style: Style) -> dict[str, Any]:
@@ -125,10 +141,27 @@ def error_body(error: Exception, style: Style) -> dict[str, Any]:
         "error": {
             "message": message,
             "type": _OPENAI_TYPES.get(status, "internal_server_error"),
-            "param": getattr(error, "field", None),
-            "code": _CODES.get(status),
+            "param": field_of(error),
+            "code": _CODES.get(type(error)),
         }
     }
+
+
+def field_of(error: Exception) -> str | None:
+    """Return the path of the field that is wrong; None where the error names none.
+
+    Errors from behind the server's own checks begin with it: `stop`, `messages[0].role: ...`, `tool_choice names ...`.
+    """
+    if isinstance(error, FieldError):
+        return error.field
+    if not isinstance(error, RequestError | UnsupportedError):
+        return None
+    if error.what.startswith(_OF_A_TOOL):
+        return "tools"
+    found = _PATH.match(error.what)
+    # A single word with more text behind it is the beginning of a sentence.
+    is_path = found is not None and (found[2] != " " or any(mark in found[1] for mark in "_.["))
+    return found[1] if found is not None and is_path else None
 
 
 def message_of(error: Exception) -> str:

@@ -33,9 +33,10 @@ async def chat_completions(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, ChatBody)
     name = service.check_model(body.model)
-    asked = await service.ask_chat(
-        body.chat_request(), body.fields(), priority=body.priority or 0, cache_salt=body.cache_salt
-    )
+    with body.naming_constraints():
+        asked = await service.ask_chat(
+            body.chat_request(), body.fields(), priority=body.priority or 0, cache_salt=body.cache_salt
+        )
     request_id = body.request_id or request_id_of(request)
     writer = ChatWriter(service, body, name, request_id, asked)
     if body.stream:
@@ -102,7 +103,7 @@ class ChatWriter:
                     chunks += self._chunks(piece)
                     for chunk in chunks:
                         if each_usage:
-                            chunk["usage"] = usage_of(answering)
+                            chunk["usage"] = usage_of(answering, piece.num_cached_tokens)
                         elif wants_usage:
                             chunk["usage"] = None
                         yield event(chunk)

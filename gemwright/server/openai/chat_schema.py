@@ -23,7 +23,9 @@ class ChatBody(SamplingBody):
     tools: list[dict[str, Any]] | None = honored(None)
     tool_choice: str | dict[str, Any] | None = honored(None, "none, auto, required, or a tool")
     parallel_tool_calls: bool | None = honored(None)
-    reasoning_effort: Effort | None = honored(None, "none: do not think; all others: think")
+    reasoning_effort: Effort | None = honored(
+        None, "none: do not think; all others: think; enable_thinking goes before it"
+    )
     chat_template_kwargs: dict[str, Any] | None = honored(None, "enable_thinking, and variables of the template")
     include_reasoning: bool | None = honored(None, "false: the thought is not sent")
     continue_final_message: bool | None = honored(None)
@@ -74,6 +76,8 @@ class ChatBody(SamplingBody):
         """Return the fields of SamplingParams that the client set."""
         if self.top_logprobs is not None and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs", remedy="send logprobs true")
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise FieldError("max_tokens", "differs from max_completion_tokens", remedy="send one of them")
         fields = self.sampling_fields()
         fields["max_tokens"] = self.max_completion_tokens or self.max_tokens
         fields["logprobs"] = (self.top_logprobs or 0) if self.logprobs else None

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
+from gemwright.errors import RequestError, UnsupportedError
 from gemwright.server.errors import FieldError
 from gemwright.server.fields import Body, Part, honored, ignored, refused
 
 SEED_RANGE = 1 << 64
+
+_NAME = re.compile(r"(\w*)[: ]*(.*)", re.DOTALL)
 
 
 class StreamOptions(Part):
@@ -118,9 +124,38 @@ class SamplingBody(Body):
             raise FieldError("structured_outputs", "stands beside response_format", remedy="leave one of them out")
         return {**fields, **wanted}
 
+    @contextmanager
+    def naming_constraints(self) -> Iterator[None]:
+        """Raise what the engine says against a constraint under the name of the field that it came in."""
+        try:
+            yield
+        except (RequestError, UnsupportedError) as error:
+            name, what = _NAME.match(error.what).groups()  # type: ignore[union-attr]  # it matches everything
+            field = self._constraint_fields().get(name)
+            if error.what.startswith("two constraints"):
+                field = "structured_outputs" if self.response_format is None else "response_format"
+                what = "stands beside tools that must be called or are strict"
+            if field is None:
+                raise
+            facts = {"value": error.value, "limit": error.limit, "remedy": error.remedy}
+            raise FieldError(field, what or "cannot be used", **facts) from error
+
+    def _constraint_fields(self) -> dict[str, str]:
+        """Return the fields of constraints by what the engine calls them."""
+        if self.response_format is not None and self.response_format.type != "text":
+            return {"json_schema": "response_format.json_schema.schema", "json_object": "response_format"}
+        names = {"json_schema": "json", **{name: name for name in ("regex", "choice", "grammar", "json_object")}}
+        return {name: f"structured_outputs.{field}" for name, field in names.items()}
+
 
 def _of_format(asked: ResponseFormat | None) -> dict[str, Any]:
-    if asked is None or asked.type == "text":
+    if asked is None:
+        return {}
+    if asked.json_schema is not None and asked.type != "json_schema":
+        raise FieldError(
+            "response_format.json_schema", f"goes not with type {asked.type}", remedy="send type json_schema"
+        )
+    if asked.type == "text":
         return {}
     if asked.type == "json_object":
         return {"json_object": True}

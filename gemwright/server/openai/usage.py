@@ -7,12 +7,13 @@ from typing import Any
 from gemwright.server.service import Answering
 
 
-def usage_of(answering: Answering) -> dict[str, Any]:
-    """Return the usage of a request as far as it has come."""
+def usage_of(answering: Answering, num_cached: int = 0) -> dict[str, Any]:
+    """Return the usage of a request as far as it has come; `num_cached` tokens of its prompt were in the cache, as long
+    as it is not at its end."""
     completion = answering.completion
     num_prompt = answering.asked.num_prompt_tokens
     num_completion = answering.num_tokens if completion is None else completion.usage.completion_tokens
-    num_cached = 0 if completion is None else completion.usage.cached_tokens
+    num_cached = num_cached if completion is None else completion.usage.cached_tokens
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_completion,
