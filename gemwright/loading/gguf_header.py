@@ -260,7 +260,10 @@ class _Cursor:
         try:
             for _ in range(length):
                 if position + 8 > here_bytes:
-                    here_bytes = self.file.bring(min(position + 8, size_bytes))
+                    if position + 8 > size_bytes:
+                        # Nothing is fetched for a length that lies.
+                        raise struct.error
+                    here_bytes = self.file.bring(position + 8)
                 position += 8 + unpack(content, position)[0]
                 append(position)
         except (struct.error, OverflowError):
@@ -279,6 +282,7 @@ class _Cursor:
 
 
 def _check_version(file: MappedFile, cursor: _Cursor) -> None:
+    file.bring(min(len(_MAGIC), file.size_bytes))
     if file.map[: len(_MAGIC)] != _MAGIC:
         raise CheckpointError(f"{file.path}: not a GGUF file", value=file.map[:4], limit=_MAGIC)
     version = cursor.unsigned32("version")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from gemwright.errors import CheckpointError
+from gemwright.errors import CheckpointError, show_bytes
 from gemwright.loading.checkpoint import ROPE_FREQS, locate_files, read_gguf_spec, read_rope_freqs
 from gemwright.loading.gguf import GgufCheckpoint, join_parts, open_gguf
 from gemwright.loading.gguf_header import read_header
@@ -18,18 +18,23 @@ from gemwright.loading.hub_cache import Snapshot, find_snapshot, locate_model
 from gemwright.loading.hub_files import CONFIG_NAME, label_of
 from gemwright.loading.hub_name import HubName
 from gemwright.loading.json_files import read_json_object
+from gemwright.loading.mapped_file import shown
+from gemwright.loading.matching import match_gguf, match_safetensors
 from gemwright.loading.partial_file import PartialFile
 from gemwright.loading.safetensors import ADAPTER_NAME, INDEX_NAME, PICKLED_SUFFIXES, adapter_alone, open_safetensors
 from gemwright.loading.stored_tensor import StoredTensor
-from gemwright.spec.families import read_config
+from gemwright.spec.families import quantization_label, read_config
 from gemwright.spec.model_header import HeaderTensor, ModelHeader
 from gemwright.spec.model_spec import ModelSpec
 
 Origin = Literal["hub", "cache", "folder", "file", "published"]
 
 WEIGHT_SUFFIXES: Final = (".safetensors", ".safetensors.index.json", ".gguf", *PICKLED_SUFFIXES)
+NOT_KNOWN: Final = "which tensors its files hold, and how these are encoded, is not known"
+"""What a config does not tell."""
 _CHUNK_BYTES: Final = 1 << 20
 _ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+_SHOWN_NAMES: Final = 3
 _FLOAT_LABELS: Final = frozenset({"f32", "f16", "bf16"})
 
 # `llama_ftype` of llama.cpp's llama.h, as general.file_type holds it; the floats 0, 1 and 32 are no quantizations.
@@ -78,9 +83,10 @@ def local_header(
     """
     name = str(path) if name is None else name
     if path.name.endswith(".json") and not path.name.endswith(".index.json") and path.is_file():
-        return config_header(path, name, origin or "file", allow_unknown_config_keys=allow_unknown_config_keys)
+        note = f"planned from {path.name} alone: {NOT_KNOWN}"
+        return config_header(path, name, origin or "file", note, allow_unknown_config_keys=allow_unknown_config_keys)
     if _holds_config_alone(path):
-        note = f"no weights lie in {path}: planned from its {CONFIG_NAME} alone"
+        note = f"no weights lie in {path}: planned from its {CONFIG_NAME} alone; {NOT_KNOWN}"
         return config_header(
             path / CONFIG_NAME, name, origin or "folder", note, allow_unknown_config_keys=allow_unknown_config_keys
         )
@@ -98,7 +104,7 @@ def local_header(
     spec, quantization = read_model_config(read_json_object(config_path), str(config_path), allow_unknown_config_keys)
     checkpoint = open_safetensors(found)
     refuse_adapter([file.name for file in checkpoint.paths], str(path))
-    return ModelHeader(name, spec, "safetensors", origin, listed_tensors(checkpoint.tensors.values()), quantization)
+    return safetensors_header(checkpoint.tensors, spec, quantization, name, origin, str(path))
 
 
 def cached_header(name: HubName, *, allow_unknown_config_keys: bool = False) -> ModelHeader | None:
@@ -152,7 +158,8 @@ def read_model_config(
 
     Raises UnsupportedError for models that are refused, CheckpointError where keys are missing or contradict.
     """
-    return read_config(config, source=source, allow_unknown_keys=allow_unknown_config_keys), None
+    spec = read_config(config, source=source, allow_unknown_keys=allow_unknown_config_keys, allow_quantized=True)
+    return spec, quantization_label(config, source=source)
 
 
 def chunk_header(chunk: Path, file_name: str, size_bytes: int, name: str, *notes: str) -> ModelHeader:
@@ -172,13 +179,56 @@ def chunk_header(chunk: Path, file_name: str, size_bytes: int, name: str, *notes
     path = Path(file_name)
     files = join_parts((path,), [read_header(PartialFile(path, size_bytes, fetch, first_bytes=_CHUNK_BYTES))])
     header = gguf_header(files, read_gguf_spec(files, rope_freqs=None), name, "file")
-    return replace(header, notes=notes)
+    return replace(header, notes=(*header.notes, *notes))
 
 
 def gguf_header(files: GgufCheckpoint, spec: ModelSpec, name: str, origin: Origin) -> ModelHeader:
-    """Return what a GGUF model tells, given the spec that its metadata describes."""
+    """Return what a GGUF model tells, given the spec that its metadata describes. Raises as `safetensors_header`."""
     quantization = gguf_quantization(files.paths[0].name, files.metadata)
-    return ModelHeader(name, spec, "gguf", origin, listed_tensors(files.tensors.values()), quantization)
+    left_over = match_gguf(spec, files.tensors, str(files.paths[0]), for_plan=True).left_over
+    return _whole_header(files.tensors, spec, "gguf", quantization, name, origin, left_over)
+
+
+def safetensors_header(
+    tensors: Mapping[str, StoredTensor],
+    spec: ModelSpec,
+    quantization: str | None,
+    name: str,
+    origin: Origin,
+    source: str,
+) -> ModelHeader:
+    """Return what a safetensors model tells, given what its config describes; `source` names it in messages.
+
+    Raises CheckpointError where tensors are missing or of other shapes than the config says. Quantized files, which
+    rename and pack their tensors, are taken as they are.
+    """
+    left_over: tuple[str, ...] = ()
+    if quantization is None:
+        left_over = match_safetensors(spec, tensors, source, for_plan=True).left_over
+    return _whole_header(tensors, spec, "safetensors", quantization, name, origin, left_over)
+
+
+def _whole_header(
+    tensors: Mapping[str, StoredTensor],
+    spec: ModelSpec,
+    file_format: Literal["safetensors", "gguf"],
+    quantization: str | None,
+    name: str,
+    origin: Origin,
+    left_over: tuple[str, ...],
+) -> ModelHeader:
+    notes: tuple[str, ...] = ()
+    if left_over:
+        size = show_bytes(sum(tensors[spare].num_bytes for spare in left_over))
+        some = ", ".join(shown(spare) for spare in left_over[:_SHOWN_NAMES])
+        more = ", ..." if len(left_over) > _SHOWN_NAMES else ""
+        notes = (
+            f"tensors that no layer uses: {len(left_over)} of {len(tensors)}, {size} ({some}{more}); they are counted "
+            "as unused, and Gemwright does not run a checkpoint that holds them",
+        )
+    listed = listed_tensors(tensors.values())
+    spares = frozenset(left_over)
+    return ModelHeader(name, spec, file_format, origin, listed, quantization, notes, left_over=spares)
 
 
 def gguf_quantization(file_name: str, metadata: Mapping[str, Any]) -> str | None:

@@ -19,11 +19,12 @@ from gemwright.loading.gguf import join_parts
 from gemwright.loading.gguf_header import GgufMetadata
 from gemwright.loading.gguf_header import read_header as read_gguf_header
 from gemwright.loading.headers import (
+    NOT_KNOWN,
     WEIGHT_SUFFIXES,
     gguf_header,
-    listed_tensors,
     read_model_config,
     refuse_adapter,
+    safetensors_header,
 )
 from gemwright.loading.hub import Hub, Listing, run_all
 from gemwright.loading.hub_files import CONFIG_NAME
@@ -59,15 +60,15 @@ def hub_header(name: HubName, *, allow_unknown_config_keys: bool = False) -> Mod
     listing = hub.look_up(name.repository, name.revision)
     if name.quantization is None and CONFIG_NAME in listing.files and not _has_weights(listing):
         spec, quantization = _read_spec(hub, listing, allow_unknown_config_keys)
-        note = f"{name.repository} holds no weights: planned from its {CONFIG_NAME} alone"
+        note = f"{name.repository} holds no weights: planned from its {CONFIG_NAME} alone; {NOT_KNOWN}"
         return ModelHeader(str(name), spec, "config", "hub", None, quantization, (note,))
     choice = hub.choose(listing, name.quantization)
     if choice.format == "gguf":
         return _gguf_header(hub, listing, choice.weights, str(name), allow_unknown_config_keys)
     refuse_adapter(choice.weights, name.repository)
     spec, quantization = _read_spec(hub, listing, allow_unknown_config_keys)
-    tensors = listed_tensors(_safetensors(hub, listing, choice.weights).values())
-    return ModelHeader(str(name), spec, "safetensors", "hub", tensors, quantization)
+    tensors = _safetensors(hub, listing, choice.weights)
+    return safetensors_header(tensors, spec, quantization, str(name), "hub", name.repository)
 
 
 def _has_weights(listing: Listing) -> bool:

@@ -37,12 +37,17 @@ class Match:
     tensors: Mapping[str, tuple[StoredTensor, ...]]
     spare_head: StoredTensor | None = None
     """An lm_head beside a tied embedding table; right only if it equals the table."""
+    left_over: tuple[str, ...] = ()
+    """Names of stored tensors that nothing uses. Filled for plans alone: a model that is to run has none."""
     notes: list[str] = field(default_factory=list)
 
 
-def match_safetensors(spec: ModelSpec, stored: Mapping[str, StoredTensor], where: str) -> Match:
+def match_safetensors(
+    spec: ModelSpec, stored: Mapping[str, StoredTensor], where: str, *, for_plan: bool = False
+) -> Match:
     """Match by safetensors names; `where` names the checkpoint in messages.
 
+    `for_plan` is for those who want sizes alone: left-over tensors are listed, and encodings not looked at.
     Raises CheckpointError for a tensor that is missing, left over, there under two names or of a wrong shape, and
     UnsupportedError for one whose encoding cannot be read.
     """
@@ -71,9 +76,9 @@ def match_safetensors(spec: ModelSpec, stored: Mapping[str, StoredTensor], where
             prefixes[name.removesuffix(plain)] += 1
     usual_prefix = prefixes.most_common(1)[0][0] if prefixes else ""
     missing = [("" if wanted[name].at_root else usual_prefix) + name for name in wanted if name not in found]
-    _check_complete(where, missing, left_over)
+    _check_complete(where, missing, left_over, for_plan)
     for plain, spec_tensor in wanted.items():
-        _check_tensor(spec, spec_tensor, found[plain], spec_tensor.shape)
+        _check_tensor(spec, spec_tensor, found[plain], spec_tensor.shape, for_plan)
     dropped = {plain: found[plain] for plain in unused if plain in found}
     for plain, tensor in dropped.items():
         _check_shape(tensor, unused[plain].shape)
@@ -82,12 +87,13 @@ def match_safetensors(spec: ModelSpec, stored: Mapping[str, StoredTensor], where
     return Match(
         {tensor.name: (found[plain],) for plain, tensor in wanted.items()},
         spare_head=found.get(_HEAD) if spec.tied_head else None,
+        left_over=tuple(tensor.name for tensor in left_over),
         notes=notes,
     )
 
 
-def match_gguf(spec: ModelSpec, stored: Mapping[str, StoredTensor], where: str) -> Match:
-    """Match by GGUF names; raises as `match_safetensors` does."""
+def match_gguf(spec: ModelSpec, stored: Mapping[str, StoredTensor], where: str, *, for_plan: bool = False) -> Match:
+    """Match by GGUF names; `for_plan` and what is raised as in `match_safetensors`."""
     tensors: dict[str, tuple[StoredTensor, ...]] = {}
     missing: list[str] = []
     used = {_ROPE_FREQS}
@@ -108,16 +114,16 @@ def match_gguf(spec: ModelSpec, stored: Mapping[str, StoredTensor], where: str) 
         used.update(names)
     unused = {tensor.gguf: tensor for tensor in list_unused_tensors(spec) if tensor.gguf in stored}
     left_over = [tensor for name, tensor in stored.items() if name not in used and name not in unused]
-    _check_complete(where, missing, left_over)
+    _check_complete(where, missing, left_over, for_plan)
     for tensor in wanted:
         for part in tensors[tensor.name]:
             shape = list(tensor.shape)
             if len(tensors[tensor.name]) > 1:
                 shape[tensor.gguf_stack_axis] //= len(tensors[tensor.name])
-            _check_tensor(spec, tensor, part, tuple(shape))
+            _check_tensor(spec, tensor, part, tuple(shape), for_plan)
     for name, spare in unused.items():
         _check_shape(stored[name], spare.shape)
-    return Match(tensors, notes=_note_dropped(unused))
+    return Match(tensors, left_over=tuple(tensor.name for tensor in left_over), notes=_note_dropped(unused))
 
 
 def _plain_name(name: str, known: Iterable[str]) -> str | None:
@@ -133,14 +139,14 @@ def _tower_of(spec: ModelSpec, name: str) -> str | None:
     return next((tower.name for tower in spec.towers if plain.startswith(tower.prefixes)), None)
 
 
-def _check_complete(where: str, missing: list[str], left_over: list[StoredTensor]) -> None:
+def _check_complete(where: str, missing: list[str], left_over: list[StoredTensor], for_plan: bool) -> None:
     if missing:
         raise CheckpointError(
             f"{where}: {_counted(missing, shown)} missing",
             value=f"left over: {_counted([tensor.name for tensor in left_over], shown)}" if left_over else None,
             remedy="fetch the checkpoint again; its config and its weights must be of the same model",
         )
-    if left_over:
+    if left_over and not for_plan:
         raise CheckpointError(
             f"{where}: {_counted([tensor.name for tensor in left_over], shown)} left over, which no layer uses",
             remedy="a model that ignored them would be another one: use a checkpoint of an unchanged Gemma",
@@ -152,10 +158,14 @@ def _counted(names: list[str], show: Callable[[str], str]) -> str:
     return f"tensor {some}" if len(names) == 1 else f"{len(names)} tensors ({some})"
 
 
-def _check_tensor(spec: ModelSpec, tensor: TensorSpec, stored: StoredTensor, shape: tuple[int, ...]) -> None:
+def _check_tensor(
+    spec: ModelSpec, tensor: TensorSpec, stored: StoredTensor, shape: tuple[int, ...], for_plan: bool
+) -> None:
     if tensor.name in ("embedding", "head"):
         _check_vocabulary(spec, stored)
     _check_shape(stored, shape)
+    if for_plan:
+        return
     if tensor.role != "index":
         stored.require_readable()
     elif not stored.stored_as.index:

@@ -52,8 +52,10 @@ _VECTORS: Final = ("norm", "layer_scalar", "layer_output_scale", "rope_freqs")
 class PartNames:
     """Tells the part of each tensor of one model."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, left_over: frozenset[str] = frozenset()) -> None:
+        """`left_over` are stored names that no layer uses (ModelHeader.left_over)."""
         self.spec = spec
+        self._left_over = left_over
         unused = list_unused_tensors(spec)
         self._unused = {_base(name) for tensor in unused for name in (tensor.safetensors, tensor.gguf)}
         self._towers = [(f".{prefix}", tower.name) for tower in spec.towers for prefix in tower.prefixes]
@@ -64,6 +66,8 @@ class PartNames:
         Routers, the scales of experts and the projections of per-layer inputs are read at every step like a layer's
         other matrices, and stand with them. What no rule knows stands there too.
         """
+        if name in self._left_over:
+            return "unused"
         dotted = f".{name}"
         for prefix, tower in self._towers:
             if prefix in dotted:

@@ -101,7 +101,7 @@ def _weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...
     loads_towers = settings.engine == "vllm" and not settings.language_model_only
     # Ollama's own files hold the vision tower, and it loads it; llama.cpp's main program leaves it out.
     loads_towers = loads_towers or settings.engine == "ollama"
-    parts = _sum_parts(header.spec, tensors, source, recipe, layout)
+    parts = _sum_parts(header.spec, tensors, source, recipe, layout, header.left_over)
     return tuple(part for part in parts if loads_towers or part.name not in _TOWER_PARTS)
 
 
@@ -202,7 +202,9 @@ def _engine_dtype(header: ModelHeader, settings: PlanSettings) -> ComputeDtype:
 
 
 def _check_gemwright_reads(header: ModelHeader, settings: PlanSettings) -> None:
-    name = settings.quantization or (header.quantization if header.tensors is None else None)
+    name = settings.quantization
+    if name is None and (header.tensors is None or header.format == "safetensors"):
+        name = header.quantization
     if name is not None:
         recipe = find_recipe(name)
         if not recipe.is_float and recipe.base not in _READABLE_BY_GEMWRIGHT:
@@ -213,6 +215,16 @@ def _check_gemwright_reads(header: ModelHeader, settings: PlanSettings) -> None:
                     known.name for known in RECIPES.values() if known.is_float or known.base in _READABLE_BY_GEMWRIGHT
                 ),
                 remedy="plan for --engine vllm or llama.cpp, or take another file",
+            )
+    elif header.format == "gguf" and header.tensors is not None:
+        readable = _READABLE_BY_GEMWRIGHT | FLOAT_BITS.keys()
+        odd = sorted({tensor.encoding for tensor in header.tensors} - readable)
+        if odd:
+            raise UnsupportedError(
+                f"{header.name}: Gemwright does not read weights that are stored so",
+                value=", ".join(odd),
+                limit=", ".join(sorted(readable)),
+                remedy="plan for --engine llama.cpp, or take another file",
             )
     if settings.embedding_quantization is not None:
         layout: Layout = "gguf" if name is not None and "gguf" in find_recipe(name).layouts else _layout(header)
@@ -315,9 +327,14 @@ def _with_embedding(tensor: HeaderTensor, names: PartNames, kind: str) -> Header
 
 
 def _sum_parts(
-    spec: ModelSpec, tensors: Iterable[HeaderTensor], source: str, recipe: Recipe | None, layout: Layout
+    spec: ModelSpec,
+    tensors: Iterable[HeaderTensor],
+    source: str,
+    recipe: Recipe | None,
+    layout: Layout,
+    left_over: frozenset[str] = frozenset(),
 ) -> tuple[WeightPart, ...]:
-    names = PartNames(spec)
+    names = PartNames(spec, left_over)
     found: dict[WeightName, list[HeaderTensor]] = {}
     for tensor in tensors:
         found.setdefault(names.part_of(tensor.name), []).append(tensor)

@@ -45,3 +45,5 @@ class ModelHeader:
     """Where the variant is known to store its embedding tables otherwise than its other matrices."""
     has_unused_tensors: bool = True
     """Whether its files may hold the tensors of spec.weights.list_unused_tensors, where no header was read."""
+    left_over: frozenset[str] = frozenset()
+    """Names of those of `tensors` that no layer of the model uses; empty where quantization renames its tensors."""

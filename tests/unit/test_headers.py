@@ -1,0 +1,471 @@
+"""Headers without weights: the same spec, tensors and bytes as the opened checkpoint, or a refusal that says why."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemwright.errors import CheckpointError, GemwrightError, UnsupportedError
+from gemwright.loading.checkpoint import Checkpoint, open_checkpoint
+from gemwright.loading.gguf_header import read_header as read_gguf_header
+from gemwright.loading.headers import chunk_header, local_header
+from gemwright.loading.mapped_file import MappedFile
+from gemwright.loading.partial_file import HEADER_LIMIT_BYTES, PartialFile
+from gemwright.loading.safetensors import INDEX_NAME, SINGLE_NAME
+from gemwright.planner.inputs import read_header
+from gemwright.planner.settings import PlanSettings
+from gemwright.planner.weights import weigh
+from gemwright.spec.families import read_config
+from gemwright.spec.model_header import ModelHeader
+from gemwright.spec.weights import list_unused_tensors
+from gemwright.testing import TINY_CONFIGS, write_tiny_checkpoint
+from gemwright.testing.checkpoints import random_tensors
+from tests.tiny_gguf import write_tiny_gguf
+
+# Wide enough for whole blocks of 32.
+WIDE = {"hidden_size": 64, "intermediate_size": 96}
+
+
+def tiny_gguf(path: Path, name: str = "gemma3", **options: Any) -> Path:
+    spec = read_config(TINY_CONFIGS[name] | WIDE)
+    return write_tiny_gguf(path, spec, random_tensors(spec, seed=5), **options)
+
+
+def stored_entries(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """Return the entries of a folder's one safetensors file, and its data."""
+    content = (folder / SINGLE_NAME).read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:begin]), content[begin:]
+
+
+def write_entries(path: Path, entries: dict[str, Any], data: bytes) -> None:
+    text = json.dumps(entries).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def shard(folder: Path, num_shards: int = 3) -> None:
+    """Split the one file of a folder into shards with an index."""
+    entries, data = stored_entries(folder)
+    entries.pop("__metadata__")
+    names = list(entries)
+    weight_map: dict[str, str] = {}
+    for number in range(num_shards):
+        part, content = {}, b""
+        file = f"model-{number + 1:05d}-of-{num_shards:05d}.safetensors"
+        for name in names[number::num_shards]:
+            begin, end = entries[name]["data_offsets"]
+            part[name] = entries[name] | {"data_offsets": [len(content), len(content) + end - begin]}
+            content += data[begin:end]
+            weight_map[name] = file
+        write_entries(folder / file, part, content)
+    (folder / INDEX_NAME).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / SINGLE_NAME).unlink()
+
+
+def assert_equals_checkpoint(header: ModelHeader, checkpoint: Checkpoint) -> None:
+    assert header.spec == checkpoint.spec
+    assert header.format == checkpoint.format
+    assert header.tensors is not None
+    assert {(tensor.name, tensor.shape, tensor.encoding, tensor.size_bytes) for tensor in header.tensors} == {
+        (tensor.name, tensor.shape, tensor.encoding, tensor.num_bytes) for tensor in checkpoint.files.tensors.values()
+    }
+    assert len(header.tensors) == len(checkpoint.files.tensors)
+
+
+def refused(path: Path, *words: str, error: type[GemwrightError] = CheckpointError) -> None:
+    """The header is refused in words that name the file, with a remedy."""
+    with pytest.raises(error) as raised:
+        local_header(path)
+    text = str(raised.value)
+    assert path.name in text
+    assert "remedy: " in text
+    for word in words:
+        assert word in text
+
+
+# The same as the opened checkpoint
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+def test_a_folder_is_told_as_it_is_opened_in_one_file_and_in_several(tmp_path: Path, name: str, dtype: str) -> None:
+    write_tiny_checkpoint(name, tmp_path, dtype=dtype, with_unused=True)
+    one = local_header(tmp_path)
+    assert (one.origin, one.notes, one.quantization, one.left_over) == ("folder", (), None, frozenset())
+    assert_equals_checkpoint(one, open_checkpoint(tmp_path))
+    shard(tmp_path)
+    several = local_header(tmp_path)
+    assert_equals_checkpoint(several, open_checkpoint(tmp_path))
+    assert one.tensors is not None
+    assert several.tensors is not None
+    assert set(several.tensors) == set(one.tensors)
+
+
+@pytest.mark.parametrize("encoding", ["F32", "Q8_0"])
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+def test_a_gguf_file_is_told_as_it_is_opened(tmp_path: Path, name: str, encoding: str) -> None:
+    path = tiny_gguf(tmp_path / f"tiny-{encoding}.gguf", name, encoding=encoding, tokens=515)
+    header = local_header(path)
+    assert header.origin == "file"
+    assert header.quantization == (None if encoding == "F32" else "q8_0")
+    assert header.notes == ()
+    assert_equals_checkpoint(header, open_checkpoint(path))
+    in_folder = local_header(tmp_path)
+    assert (in_folder.origin, in_folder.tensors) == ("folder", header.tensors)
+
+
+def test_the_unused_kv_of_published_files_is_told_and_counted_as_unused(tmp_path: Path) -> None:
+    write_tiny_checkpoint("gemma4-e", tmp_path, with_unused=True)
+    header = local_header(tmp_path)
+    assert header.notes == ()
+    (unused,) = (part for part in weigh(header, PlanSettings(engine="vllm", dtype="float32")) if part.name == "unused")
+    assert unused.size_bytes == 4 * sum(int(np.prod(tensor.shape)) for tensor in list_unused_tensors(header.spec))
+
+
+def test_weights_are_never_looked_at(tmp_path: Path) -> None:
+    """Values that no loader accepts change nothing, and neither does a file whose data is one hole."""
+    write_tiny_checkpoint("gemma3", tmp_path)
+    before = local_header(tmp_path)
+    path = tmp_path / SINGLE_NAME
+    size = path.stat().st_size
+    header_end = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+    path.write_bytes(path.read_bytes()[:header_end] + b"\xff" * (size - header_end))
+    assert local_header(tmp_path) == before
+    os.truncate(path, header_end)
+    os.truncate(path, size)
+    assert local_header(tmp_path) == before
+
+
+@pytest.mark.parametrize("allowance", [1 << 10, 1 << 16])
+def test_of_a_file_that_comes_in_ranges_the_header_alone_is_asked_for(tmp_path: Path, allowance: int) -> None:
+    spec = read_config(TINY_CONFIGS["gemma3"] | {"hidden_size": 256, "intermediate_size": 512})
+    path = write_tiny_gguf(tmp_path / "m.gguf", spec, random_tensors(spec, seed=5), tokens=515)
+    whole = MappedFile(path)
+    metadata, tensors = read_gguf_header(whole)
+    header_bytes = min(tensor.begin for tensor in tensors.values())
+    asked: list[tuple[int, int]] = []
+
+    def fetch(begin: int, end: int) -> bytes:
+        asked.append((begin, end))
+        return whole.map[begin:end]
+
+    partial_metadata, partial_tensors = read_gguf_header(
+        PartialFile(path, whole.size_bytes, fetch, first_bytes=allowance)
+    )
+    assert dict(partial_metadata).keys() == dict(metadata).keys()
+    assert partial_metadata["tokenizer.ggml.tokens"] == metadata["tokenizer.ggml.tokens"]
+    assert {name: (tensor.shape, tensor.begin) for name, tensor in partial_tensors.items()} == {
+        name: (tensor.shape, tensor.begin) for name, tensor in tensors.items()
+    }
+    assert asked[0] == (0, allowance)
+    assert all(before[1] == after[0] for before, after in pairwise(asked))
+    assert asked[-1][1] <= max(2 * header_bytes, allowance) < whole.size_bytes / 20
+
+
+# A config alone
+
+
+def test_a_lone_config_says_what_it_cannot_know(tmp_path: Path) -> None:
+    write_tiny_checkpoint("gemma4-e", tmp_path / "whole")
+    whole = local_header(tmp_path / "whole")
+    alone = local_header(tmp_path / "whole" / "config.json")
+    assert alone.spec == whole.spec
+    assert (alone.format, alone.origin, alone.tensors) == ("config", "file", None)
+    (note,) = alone.notes
+    assert "config.json alone" in note
+    assert "which tensors its files hold, and how these are encoded, is not known" in note
+    for path in (tmp_path / "whole").iterdir():
+        if path.name.endswith(".safetensors"):
+            path.unlink()
+    folder = local_header(tmp_path / "whole")
+    assert (folder.format, folder.origin) == ("config", "folder")
+    assert "no weights lie in" in folder.notes[0]
+    assert "is not known" in folder.notes[0]
+
+
+def test_a_config_of_any_name_will_do(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(TINY_CONFIGS["gemma2"]))
+    assert read_header(str(path)).spec == read_config(TINY_CONFIGS["gemma2"])
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+
+
+def test_a_quantized_config_is_planned_for_engines_that_read_it_and_refused_for_ours(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY_CONFIGS["gemma3"] | {"quantization_config": GPTQ}))
+    header = local_header(path)
+    assert header.quantization == "gptq"
+    assert header.spec == read_config(TINY_CONFIGS["gemma3"])
+    assert sum(part.size_bytes for part in weigh(header, PlanSettings(engine="vllm"))) > 0
+    with pytest.raises(UnsupportedError, match="does not read weights") as raised:
+        weigh(header, PlanSettings(engine="gemwright"))
+    assert raised.value.value == "gptq"
+
+
+def test_quantized_files_are_taken_as_their_headers_list_them(tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint("gemma3", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": GPTQ}))
+    entries, data = stored_entries(folder)
+    renamed = {name.replace("q_proj.weight", "q_proj.qweight"): entry for name, entry in entries.items()}
+    write_entries(folder / SINGLE_NAME, renamed, data)
+    header = local_header(folder)
+    assert (header.quantization, header.left_over, header.notes) == ("gptq", frozenset(), ())
+    parts = weigh(header, PlanSettings(engine="vllm"))
+    assert sum(part.size_bytes for part in parts) == len(data)
+    with pytest.raises(UnsupportedError, match="does not read weights"):
+        weigh(header, PlanSettings(engine="gemwright"))
+
+
+def test_a_gguf_type_that_only_llama_cpp_reads_is_planned_for_it_and_refused_for_ours(tmp_path: Path) -> None:
+    from gguf.constants import GGMLQuantizationType
+
+    rows = np.zeros((515, 64 // 32 * 18), np.uint8)  # IQ4_NL: 18 bytes hold 32 values
+    path = tiny_gguf(
+        tmp_path / "m-IQ4_NL.gguf",
+        without=frozenset({"token_embd.weight"}),
+        raw={"token_embd.weight": (rows, GGMLQuantizationType.IQ4_NL)},
+    )
+    header = local_header(path)
+    assert header.quantization == "iq4_nl"
+    assert header.tensors is not None
+    parts = weigh(header, PlanSettings(engine="llama.cpp"))
+    assert sum(part.size_bytes for part in parts) == sum(tensor.size_bytes for tensor in header.tensors)
+    with pytest.raises(UnsupportedError, match="does not read weights") as raised:
+        weigh(header, PlanSettings(engine="gemwright"))
+    assert raised.value.value == "iq4_nl"
+
+
+# Tensors that do not belong together
+
+
+def test_tensors_that_no_layer_uses_are_reported_and_counted_as_unused(tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint("gemma3", tmp_path / "folder")
+    entries, data = stored_entries(folder)
+    spare = {"dtype": "F32", "shape": [300], "data_offsets": [len(data), len(data) + 1200]}
+    write_entries(folder / SINGLE_NAME, entries | {"model.layers.0.mystery.weight": spare}, data + bytes(1200))
+    gguf = tiny_gguf(tmp_path / "m.gguf", extra={"blk.0.mystery.weight": np.zeros(300, np.float32)})
+    for path, name, engine in (
+        (folder, "model.layers.0.mystery.weight", "vllm"),
+        (gguf, "blk.0.mystery.weight", "llama.cpp"),
+    ):
+        header = local_header(path)
+        assert header.left_over == {name}
+        (note,) = header.notes
+        assert name in note
+        assert "1 of " in note
+        assert "1.2 KiB" in note
+        assert "unused" in note
+        (unused,) = (
+            part
+            for part in weigh(header, PlanSettings(engine=engine))
+            if part.name == "unused"  # type: ignore[arg-type]
+        )
+        assert unused.size_bytes == (600 if engine == "vllm" else 1200)  # vLLM halves float32
+        with pytest.raises(CheckpointError, match="left over"):
+            open_checkpoint(path)
+
+
+def test_missing_tensors_and_other_shapes_are_refused_as_a_start_refuses_them(tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint("gemma3", tmp_path / "folder")
+    config = json.loads((folder / "config.json").read_text())
+    for change, words in (
+        ({"num_hidden_layers": 9}, ("missing", "layers.8.")),
+        ({"intermediate_size": 96}, ("wrong shape", "limit: [96, 40]")),
+        ({"vocab_size": 516}, ("515 rows", "limit: vocab_size 516")),
+        ({"head_dim": 8}, ("wrong shape",)),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | change))
+        refused(folder, *words)
+        with pytest.raises(CheckpointError):
+            open_checkpoint(folder)
+    refused(tiny_gguf(tmp_path / "m.gguf", without=frozenset({"blk.2.attn_k.weight"})), "missing", "blk.2.attn_k")
+
+
+# Damaged files
+
+
+def broken_json(content: bytes) -> bytes:
+    return content[:8] + b"{" + b"?" + content[10:]
+
+
+def with_length(value: int) -> Callable[[bytes], bytes]:
+    return lambda content: value.to_bytes(8, "little") + content[8:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (with_length(1 << 40), ("length field", f"value: {1 << 40}")),
+        (with_length((1 << 64) - 1), ("length field", "18446744073709551615")),  # -1, as a signed number
+        (with_length(1 << 63), ("length field",)),
+        (with_length(0), ("not a JSON object",)),
+        (lambda content: with_length(len(content) - 7)(content), ("length field", "limit: ")),
+        (lambda content: content[:100], ("length field", "cut short")),
+        (lambda content: content[:7], ("too short",)),
+        (lambda content: content[:-1], ("outside the file",)),
+        (lambda content: content + b"\0", ("after the last tensor",)),
+        (broken_json, ("not valid JSON", "column 2")),
+        (lambda _: b"", ("empty",)),
+    ],
+)
+def test_a_damaged_safetensors_header_is_named(
+    tmp_path: Path, damage: Callable[[bytes], bytes], words: tuple[str, ...]
+) -> None:
+    path = write_tiny_checkpoint("gemma3", tmp_path) / SINGLE_NAME
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CheckpointError) as raised:
+        local_header(tmp_path)
+    for word in (str(path), "remedy: ", *words):
+        assert word in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda begin, end: [begin - 4, end - 4], ("overlaps", "norm")),
+        (lambda begin, end: [begin + 4, end + 4], ("outside the file", "norm")),
+        (lambda begin, end: [begin + (1 << 50), end + (1 << 50)], ("outside the file", "norm")),
+        (lambda begin, end: [-4, end], ("impossible data_offsets", "norm")),
+        (lambda begin, end: [end, begin], ("outside the file", "norm")),
+        (lambda begin, end: [begin, end - 4], ("does not fill", "norm")),
+    ],
+)
+def test_offsets_that_cannot_be_are_named(
+    tmp_path: Path, change: Callable[[int, int], list[int]], words: tuple[str, ...]
+) -> None:
+    write_tiny_checkpoint("gemma3", tmp_path)
+    entries, data = stored_entries(tmp_path)
+    last = max(entries.keys() - {"__metadata__"}, key=lambda name: entries[name]["data_offsets"][1])
+    entries[last]["data_offsets"] = change(*entries[last]["data_offsets"])
+    write_entries(tmp_path / SINGLE_NAME, entries, data)
+    with pytest.raises(CheckpointError) as raised:
+        local_header(tmp_path)
+    for word in (SINGLE_NAME, last, *words):
+        assert word in str(raised.value)
+
+
+def test_a_gguf_file_that_ends_anywhere_in_its_header_is_refused(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "m.gguf", tokens=515)
+    content = path.read_bytes()
+    metadata, tensors = read_gguf_header(MappedFile(path))
+    end = min(tensor.begin for tensor in tensors.values())
+    assert len(metadata) > 15
+    for cut in [*range(1, 64), *range(64, end, 97)]:
+        path.write_bytes(content[:cut])
+        with pytest.raises(CheckpointError) as raised:
+            local_header(path)
+        assert path.name in str(raised.value)
+        assert "remedy: " in str(raised.value)
+
+
+def test_the_first_piece_of_a_gguf_file_tells_what_the_whole_does(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "m-Q8_0.gguf", encoding="Q8_0", tokens=515)
+    content = path.read_bytes()
+    end = min(tensor.begin for tensor in read_gguf_header(MappedFile(path))[1].values())
+    piece = tmp_path / "piece"
+    piece.write_bytes(content[: end + (1 << 21)])
+    header = chunk_header(piece, path.name, len(content), "tiny", "a note")
+    whole = local_header(path)
+    assert (header.spec, header.tensors, header.quantization) == (whole.spec, whole.tensors, "q8_0")
+    assert header.notes == ("a note",)
+    piece.write_bytes(content[: end - 1])
+    with pytest.raises(CheckpointError, match="ends within the header"):
+        chunk_header(piece, path.name, len(content), "tiny")
+
+
+def test_a_length_that_lies_fetches_nothing_more(tmp_path: Path) -> None:
+    """A string longer than the file, inside a long array: the part that is here is enough to say so."""
+    path = tiny_gguf(tmp_path / "m.gguf", tokens=515)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"t100") - 8
+    content[at : at + 8] = (1 << 40).to_bytes(8, "little")
+    asked: list[int] = []
+
+    def fetch(begin: int, end: int) -> bytes:
+        asked.append(end)
+        return bytes(content[begin:end])
+
+    with pytest.raises(CheckpointError, match="string 100 runs past the end of the file"):
+        read_gguf_header(PartialFile(path, len(content), fetch, first_bytes=1 << 12))
+    assert max(asked) < at + (1 << 13)
+
+
+def test_a_header_longer_than_headers_are_is_refused_without_fetching_it() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def fetch(begin: int, end: int) -> bytes:
+        asked.append((begin, end))
+        return bytes(end - begin)
+
+    file = PartialFile(Path("m.gguf"), 1 << 40, fetch)
+    with pytest.raises(CheckpointError, match="too long") as raised:
+        file.bring(HEADER_LIMIT_BYTES + 1)
+    assert raised.value.limit == "128.0 MiB"
+    assert asked == []
+    with pytest.raises(CheckpointError, match="empty"):
+        PartialFile(Path("m.gguf"), 0, fetch)
+
+
+# Models and configs that are refused
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "words"),
+    [
+        ({"model_type": "gemma9"}, UnsupportedError, ("gemma9", "gemma4")),
+        ({"model_type": "qwen3"}, UnsupportedError, ("qwen3", "supported: ")),
+        ({"model_type": "gemma3n"}, UnsupportedError, ("Gemma 3n", "google/gemma-4-E2B-it")),
+        ({"model_type": "gemma3n_text"}, UnsupportedError, ("Gemma 3n", "google/gemma-4-E4B-it")),
+        (TINY_CONFIGS["gemma3"] | {"head_dim": None, "hidden_size": "72"}, UnsupportedError, ("hidden_size", "72")),
+        (TINY_CONFIGS["gemma3"] | {"layer_types": ["full_attention"]}, UnsupportedError, ("layer_types",)),
+        (TINY_CONFIGS["gemma3"] | {"architectures": ["Gemma2ForCausalLM"]}, UnsupportedError, ("architectures",)),
+        (
+            TINY_CONFIGS["gemma3"]
+            | {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 6.0}}},
+            UnsupportedError,
+            ("rope_",),
+        ),
+        (
+            TINY_CONFIGS["gemma4-moe"] | {"top_k_experts": 9},
+            UnsupportedError,
+            ("top_k_experts", "value: 9", "limit: 8"),
+        ),
+        (TINY_CONFIGS["gemma4-e"] | {"num_kv_shared_layers": 99}, UnsupportedError, ("num_kv_shared_layers", "99")),
+        (TINY_CONFIGS["gemma3"] | {"num_attention_heads": 0}, UnsupportedError, ("num_attention_heads", "0")),
+        (TINY_CONFIGS["gemma3"] | {"secret_sauce": 1}, UnsupportedError, ("secret_sauce",)),
+    ],
+)
+def test_a_config_is_refused_by_the_key_that_cannot_be(
+    tmp_path: Path, config: dict[str, Any], error: type[GemwrightError], words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    refused(path, *words, error=error)
+    with pytest.raises(error):
+        local_header(tmp_path)
+
+
+@pytest.mark.parametrize(("architecture", "said"), [("gemma3n", "Gemma 3n"), ("llama", "llama"), ("gemma9", "gemma9")])
+def test_a_gguf_architecture_is_refused_by_name(tmp_path: Path, architecture: str, said: str) -> None:
+    path = tiny_gguf(tmp_path / "m.gguf")
+    content = path.read_bytes()
+    old = (6).to_bytes(8, "little") + b"gemma3"
+    new = len(architecture).to_bytes(8, "little") + architecture.encode()
+    # What is longer or shorter now is taken from the padding before the tensors.
+    begin = min(tensor.begin for tensor in read_gguf_header(MappedFile(path))[1].values())
+    more = len(new) - len(old)
+    head = content[:begin].replace(old, new, 1)
+    assert head != content[:begin]
+    head = head[:-more] if more > 0 else head + bytes(-more)
+    path.write_bytes(head + content[begin:])
+    refused(path, said, error=UnsupportedError)
