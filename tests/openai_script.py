@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import openai
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
 from gemwright.testing.scripted import answers
 
 CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>'
@@ -30,6 +33,8 @@ SCHEMA: dict[str, Any] = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+JSON_FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+THINKING = {"chat_template_kwargs": {"enable_thinking": True}}
 REPLIES: dict[str, str | list[str]] = {
     "greet": "Hello! STOP there.",
     "weather": f"{THOUGHT}I will ask.{CALL}",
@@ -61,3 +66,33 @@ class Told:
 def user(text: str) -> list[dict[str, Any]]:
     """A conversation of one message."""
     return [{"role": "user", "content": text}]
+
+
+def ask(client: openai.OpenAI, text: str, **fields: Any) -> ChatCompletion:
+    found: ChatCompletion = client.chat.completions.create(**{"model": "gemma", "messages": user(text), **fields})
+    return found
+
+
+def stream(client: openai.OpenAI, text: str, **fields: Any) -> list[ChatCompletionChunk]:
+    asked: dict[str, Any] = {"model": "gemma", "messages": user(text), **fields}
+    return list(client.chat.completions.create(**asked, stream=True))
+
+
+def joined(chunks: list[ChatCompletionChunk], index: int = 0) -> dict[str, Any]:
+    """What the deltas of one answer add up to, by name; and how often a finish reason came."""
+    texts = dict.fromkeys(("content", "reasoning", "reasoning_content"), "")
+    calls: dict[int, dict[str, str]] = {}
+    reasons = []
+    for chunk in chunks:
+        for choice in chunk.choices:
+            if choice.index != index:
+                continue
+            for name in texts:
+                texts[name] += getattr(choice.delta, name, None) or ""
+            for call in choice.delta.tool_calls or ():
+                found = calls.setdefault(call.index, {"name": "", "arguments": ""})
+                assert call.function is not None
+                found["name"] += call.function.name or ""
+                found["arguments"] += call.function.arguments or ""
+            reasons += [choice.finish_reason] if choice.finish_reason is not None else []
+    return {**texts, "calls": [calls[number] for number in sorted(calls)], "reasons": reasons}
