@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from gemwright.errors import show_both_bytes, show_bytes
 from gemwright.planner.changes import Change, cheapest_change
 from gemwright.planner.devices import Device
 from gemwright.planner.estimate import Estimate, estimate
-from gemwright.planner.fit import MOST_USERS, Fit, Marginal
+from gemwright.planner.fit import MOST_USERS, Fit, Marginal, is_within_pool
 from gemwright.planner.ledger import Ledger
 from gemwright.planner.load import LoadMix, LoadUse, load_use, users_for
 from gemwright.planner.placement import Placement, placement
@@ -20,6 +21,7 @@ from gemwright.spec.model_header import ModelHeader
 
 DEFAULT_PROMPT_TOKENS = 2048
 """The prompt that times are told for unless one is named."""
+_ENDLESS_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,57 @@ class Plan:
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits; None where no memory was named."""
+        """Whether it fits; None where no memory was named. What a K/V pool of a fixed size does not hold fits in no
+        memory."""
+        if self.pool_reason is not None:
+            return False
         return None if self.budget_bytes is None else self.held_bytes <= self.budget_bytes
+
+    @cached_property
+    def pool_reason(self) -> str | None:
+        """Why `kv_cache_memory_bytes` does not hold what was asked, and what the engine would do with it; None where it
+        does, or where the engine sizes its pool."""
+        pool, found = self.settings.kv_cache_memory_bytes, self.estimate
+        if pool is None or is_within_pool(found, self.settings):
+            return None
+        request, allowed = show_both_bytes(found.kv.bytes_per_sequence, pool)
+        length = f"{found.max_model_len:,} tokens"
+        if found.kv.bytes_per_sequence <= pool:
+            num_held = pool // found.kv.bytes_per_sequence
+            return (
+                f"a K/V pool of {allowed} holds {num_held:,} of {self.settings.max_num_seqs:,} requests of {length} at "
+                f"once ({request} each); the others would wait (raise --kv-cache-memory-bytes, or lower --max-num-seqs)"
+            )
+        reason = f"the engine would refuse to start: a K/V pool of {allowed} does not hold one request of {length}"
+        shorter = estimate(self.header, replace(self.settings, max_model_len=None, max_num_seqs=None))
+        if shorter.is_refused:
+            return f"{reason} ({request}), nor one of any length (raise --kv-cache-memory-bytes)"
+        return (
+            f"{reason} ({request}); without --max-model-len it would lower the context to the "
+            f"{shorter.max_model_len:,} tokens that it holds"
+        )
+
+    @property
+    def lowered_from(self) -> int | None:
+        """The model's context, where our engine would lower it to `estimate.max_model_len` by itself, as its K/V pool
+        holds no longer request; None where it would not."""
+        is_lowered = self.estimate.max_model_len < self.header.spec.max_context
+        is_its_choice = self.settings.engine == "gemwright" and self.settings.max_model_len is None
+        return self.header.spec.max_context if is_lowered and is_its_choice else None
+
+    @property
+    def pool_to_ask_for(self) -> int | None:
+        """The bytes to give to --kv-cache-memory-bytes, where all of it fits and yet our engine would not start without
+        them: the share of memory that it takes for K/V by itself is less. None where it would start."""
+        is_unasked = self.settings.kv_cache_memory_bytes is None
+        return self._held_kv_bytes if self.fits and is_unasked and self.estimate.is_refused else None
 
     @property
     def is_close(self) -> bool:
-        """Whether the answer could be the other one within the error bars."""
-        return self.budget_bytes is not None and abs(self.budget_bytes - self.held_bytes) < self.ledger.error_bytes
+        """Whether the answer could be the other one within the error bars. A pool that is too small has none."""
+        if self.budget_bytes is None or self.pool_reason is not None:
+            return False
+        return abs(self.budget_bytes - self.held_bytes) < self.ledger.error_bytes
 
     @property
     def spare_bytes(self) -> int | None:
@@ -79,14 +125,16 @@ class Plan:
 
     @property
     def max_context_tokens(self) -> int:
-        """The longest request that fits, as many of them as planned; the planned length where no memory was named."""
-        budget = self._budget_without_margin
+        """The longest request that fits, as many of them as planned; where no memory was named, the planned length or
+        what the K/V pool holds."""
+        budget = self._budget_of_answers
         return self.estimate.max_model_len if budget is None else self.fit.longest_context(budget)
 
     @property
     def max_num_seqs(self) -> int:
-        """The most requests of the planned length at once; the planned number where no memory was named."""
-        budget = self._budget_without_margin
+        """The most requests of the planned length at once; where no memory was named, the planned number or what the
+        K/V pool holds."""
+        budget = self._budget_of_answers
         return self.estimate.max_num_seqs if budget is None else self.fit.most_users(budget)
 
     @cached_property
@@ -158,6 +206,12 @@ class Plan:
         return sum(line.size_bytes for line in self.ledger.select("K/V cache") if line.place == self.ledger.place)
 
     @property
+    def _budget_of_answers(self) -> int | None:
+        """As below; without end where a K/V pool that is too small bounds the answers, and no memory was named."""
+        budget = self._budget_without_margin
+        return _ENDLESS_BYTES if budget is None and self.pool_reason is not None else budget
+
+    @property
     def _budget_without_margin(self) -> int | None:
         """The budget less what margins add, so that estimates without margins can be compared with it."""
         if self.budget_bytes is None:
@@ -184,6 +238,9 @@ class Plan:
             "place": self.ledger.place,
             "memory_bytes": self.memory_bytes,
             "fits": self.fits,
+            "fits_not_because": self.pool_reason,
+            "context_lowered_from": self.lowered_from,
+            "kv_cache_memory_bytes_to_ask_for": self.pool_to_ask_for,
             "is_close": self.is_close,
             "spare_bytes": self.spare_bytes,
             "max_context_tokens": self.max_context_tokens,
@@ -223,6 +280,20 @@ def make_plan(
         settings = replace(settings, embedding_quantization=header.embedding_quantization)
     found = estimate(header, settings)
     return Plan(header, settings, found, found.ledger.with_margin(settings.margin), prompt_tokens, mix)
+
+
+def show_conditions(planned: Plan) -> str:
+    """Return what a plan that fits depends on, to be put behind "yes"; empty where it is as asked."""
+    if planned.pool_to_ask_for is not None:
+        size = show_bytes(planned.pool_to_ask_for)
+        return (
+            f" with --kv-cache-memory-bytes {planned.pool_to_ask_for} ({size}), without which the engine would refuse "
+            "to start: unasked its K/V pool is a smaller share of memory"
+        )
+    if planned.lowered_from is not None:
+        held = f"{planned.estimate.max_model_len:,}"
+        return f" with the context lowered from {planned.lowered_from:,} to the {held} tokens that the K/V pool holds"
+    return ""
 
 
 def unknown_engine(name: str) -> str | None:

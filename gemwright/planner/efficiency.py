@@ -132,9 +132,9 @@ _GEMWRIGHT: Final[dict[tuple[DeviceClass, bool], Efficiency]] = {
         Band(0.1, 0.35, 0.8),
         Band(0.3, 0.9, 6.0),
         Band(0.4e-3, 1.2e-3, 4e-3),
-        "the reference backend stays far below what memory allows: 270M bfloat16 decodes 16 tokens/s on two cores of a "
-        "Xeon with AMX, 12 to 13 on two of an EPYC and 7 on one, where a read loop's rate would give 40 to 50; 1,001 "
-        "tokens of prompt took 1.8 to 2.2 s and 3.1 s",
+        "the reference backend stays far below what memory allows: a decode step of 270M in bfloat16 takes about 60 ms "
+        "on two cores of a Xeon with AMX (docs/log.md), which is 16 to 17 tokens/s; 12 to 13 on two of an EPYC and 7 "
+        "on one, where a read loop's rate would give 40 to 50; 1,001 tokens of prompt took 1.8 to 2.2 s and 3.1 s",
     ),
     ("cpu", True): Efficiency(
         Band(0.05, 0.25, 0.7),

@@ -98,6 +98,9 @@ class Estimate:
     engine_facts: dict[str, Any]
     """What is the engine's own, as the JSON output has it: {"vllm": {...}}, {"llama_cpp": {...}}, or empty."""
     notes: tuple[str, ...] = ()
+    is_refused: bool = False
+    """Whether the engine would not start with just these settings, as our own refuses a K/V pool that holds no request
+    of the length asked for; a note says why."""
 
     @property
     def weights_bytes(self) -> int:

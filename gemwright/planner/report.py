@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemwright.errors import show_bytes
-from gemwright.planner.answers import Plan
+from gemwright.planner.answers import Plan, show_conditions
 from gemwright.planner.export import emit
 from gemwright.planner.fit import MOST_USERS
 from gemwright.planner.ledger import Line
@@ -96,12 +96,16 @@ def settings_text(planned: Plan) -> str:
 
 
 def _verdict(planned: Plan) -> str:
+    if planned.pool_reason is not None:
+        return f"It does NOT fit: {planned.pool_reason}."
     if planned.budget_bytes is None or planned.spare_bytes is None:
         return f"It takes {show_bytes(planned.held_bytes)}; no memory was named, so whether it fits is not said."
     held, budget = show_bytes(planned.held_bytes), show_bytes(planned.budget_bytes)
     bar = f" (error bar {show_bytes(planned.ledger.error_bytes)})"
     if planned.fits:
-        return f"It fits: {held} of {budget}{bar}, {show_bytes(planned.spare_bytes)} to spare."
+        return (
+            f"It fits{show_conditions(planned)}: {held} of {budget}{bar}, {show_bytes(planned.spare_bytes)} to spare."
+        )
     return f"It does NOT fit: {held} of {budget}{bar}, {show_bytes(-planned.spare_bytes)} too much."
 
 

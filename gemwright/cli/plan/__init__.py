@@ -161,6 +161,8 @@ def _require_fit(planned: Plan) -> None:
 
     if planned.fits is not False or planned.budget_bytes is None:
         return
+    if planned.pool_reason is not None:
+        raise CapacityError(f"{planned.header.name} does not fit: {planned.pool_reason}")
     needed, allowed = show_both_bytes(planned.held_bytes, planned.budget_bytes)
     first = planned.changes[0] if planned.changes else None
     raise CapacityError(

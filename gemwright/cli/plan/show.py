@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemwright.errors import show_bytes
+from gemwright.planner.answers import show_conditions
 from gemwright.planner.fit import MOST_USERS
 from gemwright.planner.weights import num_language_parameters, num_parameters
 
@@ -102,9 +103,9 @@ _ORIGINS = {
 
 
 def _answers(planned: Plan) -> Iterator[tuple[str, str]]:
-    budget = planned.budget_bytes
-    if budget is not None:
+    if planned.fits is not None:
         yield "fits", _verdict(planned)
+    if planned.budget_bytes is not None:
         yield "longest context", f"{planned.max_context_tokens:,} tokens for {_plural(_asked_users(planned), 'user')}"
         users = planned.max_num_seqs
         more = " or more" if users == MOST_USERS else ""
@@ -119,7 +120,7 @@ def _answers(planned: Plan) -> Iterator[tuple[str, str]]:
             )
         for index, change in enumerate(planned.changes):
             yield "to make it fit" if index == 0 else "", change.describe()
-        if planned.fits is False and not planned.changes:
+        if planned.fits is False and planned.pool_reason is None and not planned.changes:
             yield "to make it fit", f"no single setting of {planned.estimate.engine} does"
     for name, facts in planned.estimate.engine_facts.items():
         for index, (key, value) in enumerate(facts.items()):
@@ -144,12 +145,14 @@ def _answers(planned: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _verdict(planned: Plan) -> str:
+    if planned.pool_reason is not None:
+        return f"NO: {planned.pool_reason}"
     assert planned.budget_bytes is not None
     assert planned.spare_bytes is not None
     of = f"{show_bytes(planned.held_bytes)} of {show_bytes(planned.budget_bytes)}"
     close = f", but the error bar is {show_bytes(planned.ledger.error_bytes)}" if planned.is_close else ""
     if planned.fits:
-        return f"yes: {of}, {show_bytes(planned.spare_bytes)} to spare{close}"
+        return f"yes{show_conditions(planned)}: {of}, {show_bytes(planned.spare_bytes)} to spare{close}"
     return f"NO: {of}, {show_bytes(-planned.spare_bytes)} too much{close}"
 
 

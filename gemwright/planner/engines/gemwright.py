@@ -44,9 +44,11 @@ def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
     config = _config(settings, place)
     stored = _stored_dtype(header)
     notes = list(header.notes)
+    is_refused = False
     try:
         plan = plan_memory(header.spec, config, stored_dtype=stored, free_bytes=free_bytes, name=header.name)
     except CapacityError as error:
+        is_refused = True
         notes.append(f"as it stands the engine would not start: {error.what} ({error.value}, {error.limit})")
         asked = replace(config, kv_cache_memory_bytes=None, max_num_seqs=settings.max_num_seqs or 1)
         plan = plan_memory(header.spec, asked, stored_dtype=stored, free_bytes=0, name=header.name)
@@ -68,6 +70,7 @@ def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
         needed_bytes=_needed_bytes(plan, ledger, settings.max_num_seqs or 1),
         engine_facts={},
         notes=tuple(notes),
+        is_refused=is_refused,
     )
 
 
