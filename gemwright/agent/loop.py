@@ -6,10 +6,10 @@ Knows HTTP and OpenAI's chat interface, and no engine: any server will do.
 from __future__ import annotations
 
 import json
+import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,8 @@ class Agent:
         self.thinking = thinking
         self.limits = limits or Limits()
         self.on_step = on_step
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        # As bytes, since a key need not be ASCII.
+        self._headers = {} if api_key is None else {b"Authorization": f"Bearer {api_key}".encode()}
 
     def run(self, task: str, messages: Sequence[dict[str, Any]] = ()) -> Transcript:
         """Work on a task until it is answered or a limit is met, and return what happened.
@@ -119,8 +120,7 @@ class Agent:
                 answer = self._ask(client, found, min(left, self.limits.max_tokens), left_s)
             except httpx2.TimeoutException:
                 return "time"
-            choice = answer["choices"][0]
-            message = choice["message"]
+            message, calls, finish_reason = _read_answer(answer)
             found.num_rounds += 1
             usage = answer.get("usage") or {}
             found.prompt_tokens += usage.get("prompt_tokens", 0)
@@ -128,11 +128,10 @@ class Agent:
             thought = message.get("reasoning_content") or message.get("reasoning")
             if thought:
                 note("thought", thought)
-            calls = message.get("tool_calls") or []
             said = message.get("content")
             found.messages.append(_as_history(message))
             if not calls:
-                if choice.get("finish_reason") == "length":
+                if finish_reason == "length":
                     if said:
                         note("thought", said)
                     return "cut"
@@ -142,13 +141,13 @@ class Agent:
                 note("thought", said)
             for call in calls:
                 result = self._carry_out(call, note, deadline)
-                found.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+                found.messages.append({"role": "tool", "tool_call_id": call.call_id, "content": result})
 
-    def _carry_out(self, call: dict[str, Any], note: Callable[..., None], deadline: float) -> str:
-        name, spelled = call["function"]["name"], call["function"]["arguments"]
-        note("call", spelled, tool=name, call_id=call["id"])
-        result = self._result(name, spelled, min(self.limits.tool_timeout_s, max(0.0, deadline - time.monotonic())))
-        note("observation", result, tool=name, call_id=call["id"])
+    def _carry_out(self, call: _Call, note: Callable[..., None], deadline: float) -> str:
+        note("call", call.arguments, tool=call.name, call_id=call.call_id)
+        timeout_s = min(self.limits.tool_timeout_s, max(0.0, deadline - time.monotonic()))
+        result = self._result(call.name, call.arguments, timeout_s)
+        note("observation", result, tool=call.name, call_id=call.call_id)
         return result
 
     def _result(self, name: str, spelled: str, timeout_s: float) -> str:
@@ -161,13 +160,13 @@ class Agent:
             return json.dumps({"error": f"the arguments are no JSON: {error}"})
         if not isinstance(arguments, dict):
             return json.dumps({"error": "the arguments are no JSON object"})
-        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gemwright-tool")
+        results: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # A daemon, so that a tool that never ends does not keep the process from ending.
+        threading.Thread(target=lambda: results.put(tool.call(arguments)), name="gemwright-tool", daemon=True).start()
         try:
-            return pool.submit(tool.call, arguments).result(timeout_s)
-        except FutureTimeoutError:
+            return results.get(timeout=timeout_s)
+        except queue.Empty:
             return json.dumps({"error": f"{name} took longer than {timeout_s:.1f} seconds and was given up"})
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, client: httpx2.Client, found: Transcript, max_tokens: int, timeout_s: float) -> dict[str, Any]:
         body: dict[str, Any] = {"model": found.model, "messages": found.messages, "max_tokens": max_tokens}
@@ -178,11 +177,16 @@ class Agent:
         return self._send(client, "POST", "/chat/completions", body, timeout_s)
 
     def _first_model(self, client: httpx2.Client) -> str:
-        listed = self._send(client, "GET", "/models", None, min(30.0, self.limits.timeout_s))
-        models = listed.get("data") or []
-        if not models:
-            raise ServerError("the server lists no models", value=self.base_url, remedy="name one with --model")
-        return str(models[0]["id"])
+        try:
+            listed = self._send(client, "GET", "/models", None, min(30.0, self.limits.timeout_s))
+        except httpx2.TimeoutException as error:
+            raise ServerError("the server does not answer", value=f"{self.base_url}/models") from error
+        try:
+            return str(listed["data"][0]["id"])
+        except (KeyError, IndexError, TypeError):
+            raise ServerError(
+                "the server lists no models", value=self.base_url, remedy="name one with --model"
+            ) from None
 
     def _send(
         self, client: httpx2.Client, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
@@ -203,6 +207,35 @@ class Agent:
                 "the server refused", value=_reason(response.status_code, content), remedy="change what was asked"
             )
         return content
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that a model asks for; `arguments` is JSON text, right or wrong."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+def _read_answer(content: dict[str, Any]) -> tuple[dict[str, Any], list[_Call], str | None]:
+    """Return an answer's message, its calls and why it ended. Raises ServerError for what is no chat completion."""
+    try:
+        choice = content["choices"][0]
+        message = choice["message"]
+        calls = []
+        for call in message.get("tool_calls") or []:
+            spelled = call["function"].get("arguments") or ""
+            # Some servers give an object in place of its text.
+            arguments = spelled if isinstance(spelled, str) else json.dumps(spelled, ensure_ascii=False)
+            calls.append(_Call(str(call["id"]), str(call["function"]["name"]), arguments))
+        return message, calls, choice.get("finish_reason")
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ServerError(
+            "the server's answer is no chat completion",
+            value=json.dumps(content, ensure_ascii=False)[:300],
+            remedy="give the --base-url of a server that speaks OpenAI's chat interface; it ends in /v1 as a rule",
+        ) from error
 
 
 _ENDINGS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
@@ -46,11 +47,20 @@ class Tool:
             inspect.signature(self.function).bind(**arguments)
         except TypeError as error:
             return json.dumps({"error": f"wrong arguments: {error}"})
+        properties = self.parameters.get("properties", {})
+        for name, value in arguments.items():
+            misfit = _misfit(value, properties.get(name, {}), name)
+            if misfit is not None:
+                return json.dumps({"error": f"wrong arguments: {misfit}"}, ensure_ascii=False)
         try:
             result = self.function(**arguments)
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
             text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-        except Exception as error:
-            return json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
+        except (Exception, SystemExit) as error:
+            text = json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
+        # Names of files may hold lone surrogates, which no request can carry.
+        text = text.encode("utf-8", "backslashreplace").decode()
         if len(text) > _MAX_RESULT_CHARACTERS:
             left_out = len(text) - _MAX_RESULT_CHARACTERS
             return f"{text[:_MAX_RESULT_CHARACTERS]}\n[{left_out} more characters were left out]"
@@ -66,12 +76,17 @@ def tool_of(function: Callable[..., Any], name: str | None = None) -> Tool:
     name = name or function.__name__
     description, about = _read_docstring(inspect.getdoc(function) or "")
     try:
-        hints = typing.get_type_hints(function)
-    except NameError as error:
-        raise RequestError(f"the types of {name} cannot be read", value=error) from error
+        hints = typing.get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters
+    except Exception as error:  # a hint is any expression, and some callables have no signature
+        raise RequestError(
+            f"the types of {name} cannot be read",
+            value=f"{type(error).__name__}: {error}",
+            remedy="give a function written with def, its parameters with types",
+        ) from error
     properties: dict[str, Any] = {}
     required = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise RequestError(f"{name}: parameter {parameter.name} has no name to be given by", value=str(parameter))
         if parameter.name not in hints:
@@ -95,7 +110,7 @@ def load_tool(spelled: str) -> Tool:
         raise RequestError("--tool names no function", value=spelled, limit="module:function, or file.py:function")
     try:
         module = _import(module_name)
-    except Exception as error:  # whatever their code raises
+    except (Exception, SystemExit) as error:  # whatever their code raises
         raise CheckpointError(
             "a tool's module cannot be imported", value=f"{module_name}: {type(error).__name__}: {error}"
         ) from error
@@ -110,14 +125,22 @@ def _import(name: str) -> types.ModuleType:
         if "" not in sys.path:
             sys.path.insert(0, "")
         return importlib.import_module(name)
-    path = Path(name).expanduser()
-    found = importlib.util.spec_from_file_location(path.stem, path)
+    path = Path(name).expanduser().resolve()
+    # Under a name of its own, so that tools in a json.py take nobody's place, and two tools of a file share its state.
+    own_name = f"gemwright_tools:{path}"
+    if own_name in sys.modules:
+        return sys.modules[own_name]
+    found = importlib.util.spec_from_file_location(own_name, path)
     if found is None or found.loader is None or not path.is_file():
         raise FileNotFoundError(name)
     module = importlib.util.module_from_spec(found)
-    # typing.get_type_hints looks the module up by its name.
-    sys.modules[path.stem] = module
-    found.loader.exec_module(module)
+    # Dataclasses look their module up by its name.
+    sys.modules[own_name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[own_name]
+        raise
     return module
 
 
@@ -133,7 +156,7 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _schema(hint: Any, where: str) -> dict[str, Any]:
-    if hint in _SIMPLE:
+    if isinstance(hint, type) and hint in _SIMPLE:
         return {"type": _SIMPLE[hint]}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
@@ -159,3 +182,34 @@ def _schema(hint: Any, where: str) -> dict[str, Any]:
         value=getattr(hint, "__name__", str(hint)),
         limit="str, int, float, bool, list, dict, Literal, and one of these or None",
     )
+
+
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def _misfit(value: Any, schema: Mapping[str, Any], where: str) -> str | None:
+    """Return what keeps a value from a schema that `_schema` made, None where it fits."""
+    wanted = schema.get("type")
+    kinds: list[str] = wanted if isinstance(wanted, list) else [] if wanted is None else [wanted]
+    if kinds and not any(_is_kind(value, kind) for kind in kinds):
+        return f"{where} is {json.dumps(value, ensure_ascii=False)}, which is no {' or '.join(kinds)}"
+    if value is not None and "enum" in schema and value not in schema["enum"]:
+        return f"{where} is {json.dumps(value, ensure_ascii=False)}, and may be {json.dumps(schema['enum'])}"
+    if isinstance(value, list) and "items" in schema:
+        found = (_misfit(item, schema["items"], f"{where}[{place}]") for place, item in enumerate(value))
+        return next((misfit for misfit in found if misfit is not None), None)
+    return None
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"  # though Python calls it an int
+    return isinstance(value, _PYTHON_TYPES[kind])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +53,6 @@ def agent(task: str, **values: Any) -> None:
     """
     from gemwright.agent import Agent, Limits, load_tool
     from gemwright.agent.loop import DEFAULT_URL
-    from gemwright.errors import CheckpointError
 
     names = {
         "max_rounds": "max_rounds",
@@ -61,28 +62,63 @@ def agent(task: str, **values: Any) -> None:
         "tool_timeout": "tool_timeout_s",
     }
     limits = Limits(**{names[name]: value for name, value in given(values, tuple(names)).items()})
-    runner = Agent(
-        [load_tool(spelled) for spelled in values["tool"]],
-        base_url=values["base_url"] or DEFAULT_URL,
-        model=values["model"],
-        api_key=values["api_key"],
-        system=values["system"],
-        thinking=values["think"],
-        limits=limits,
-        on_step=None if values["json"] else _show,
-    )
-    found = runner.run(task)
-    if values["transcript"] is not None:
-        try:
-            Path(values["transcript"]).write_text("\n".join(found.lines()) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise CheckpointError(
-                "the transcript cannot be written", value=f"{values['transcript']}: {error.strerror}"
-            ) from error
+    tools = [load_tool(spelled) for spelled in values["tool"]]
+    with _transcript(values["transcript"]) as write:
+
+        def tell(step: Step) -> None:
+            write(step.to_dict())
+            if not values["json"]:
+                _show(step)
+
+        runner = Agent(
+            tools,
+            base_url=values["base_url"] or DEFAULT_URL,
+            model=values["model"],
+            api_key=values["api_key"],
+            system=values["system"],
+            thinking=values["think"],
+            limits=limits,
+            on_step=tell,
+        )
+        found = runner.run(task)
+        write(found.summary())
     if values["json"]:
         print(json.dumps({**found.summary(), "steps": [step.to_dict() for step in found.steps]}, ensure_ascii=False))
     if found.ending != "answered":
         raise SystemExit(1)
+
+
+@contextmanager
+def _transcript(name: str | None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Give what writes a line of the transcript. A line is in the file once its step has happened, so that a run that
+    is interrupted leaves what it did."""
+    from gemwright.errors import CheckpointError
+
+    def refusal(error: OSError) -> CheckpointError:
+        return CheckpointError(
+            "the transcript cannot be written",
+            value=f"{name}: {error.strerror}",
+            remedy="look at the path, its permissions and the space on its disk",
+        )
+
+    if name is None:
+        yield lambda content: None
+        return
+    try:
+        # A lone surrogate is written as JSON's own escape.
+        file = Path(name).open("w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise refusal(error) from error
+
+    def write(content: dict[str, Any]) -> None:
+        try:
+            file.write(json.dumps(content, ensure_ascii=False) + "\n")
+            file.flush()
+        except OSError as error:
+            raise refusal(error) from error
+
+    with file:
+        yield write
 
 
 def _show(step: Step) -> None:
