@@ -141,11 +141,15 @@ def _settings(values: dict[str, Any]) -> ServerSettings:
 
 def _keys_of_file(name: str | None) -> list[str]:
     """Return the keys of a file, one a line; empty lines and those that begin with # are passed over."""
-    from gemwright.errors import RequestError
+    from gemwright.errors import CheckpointError, RequestError
 
     if name is None:
         return []
-    lines = [line.strip() for line in _readable(name, "--api-key-file").read_text(encoding="utf-8").splitlines()]
+    try:
+        text = _readable(name, "--api-key-file").read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CheckpointError("--api-key-file is not UTF-8 text", value=name, remedy="write one key a line") from error
+    lines = [line.strip() for line in text.splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise RequestError("--api-key-file holds no key", value=name, remedy="write one key a line")

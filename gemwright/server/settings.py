@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -63,4 +64,11 @@ class ServerSettings:
     @property
     def is_open(self) -> bool:
         """Whether anyone on the network can use it: not on loopback, and no key."""
-        return not self.api_keys and self.host not in ("127.0.0.1", "localhost", "::1")
+        return not self.api_keys and not _is_loopback(self.host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"
