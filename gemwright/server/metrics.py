@@ -102,7 +102,6 @@ class ServerMetrics:
         yield counter("prefix_cache_queries", "Prompt tokens looked for in the prefix cache.", counters.prompt_tokens)
         yield counter("prefix_cache_hits", "Prompt tokens found there.", counters.cached_tokens)
         yield counter("prompt_tokens_cached", "Prompt tokens that were not computed.", counters.cached_tokens)
-        yield counter("iteration_tokens", "Tokens of all steps.", counters.prompt_tokens + counters.completion_tokens)
         info = InfoMetricFamily(f"{self.prefix}cache_config", "How the K/V cache is laid out.", labels=keys)
         layout = engine.llm.engine.layout
         info.add_metric(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from gemwright.errors import RequestError
 
 ReasoningField = Literal["both", "reasoning", "reasoning_content"]
+
+_METRICS_PREFIX = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,20 @@ class ServerSettings:
         for name in ("request_timeout_s", "keep_alive_s"):
             if not getattr(self, name) > 0:
                 raise RequestError(name, value=getattr(self, name), limit="above 0")
-        if self.drain_timeout_s < 0:
+        if not self.drain_timeout_s >= 0:
             raise RequestError("drain_timeout_s", value=self.drain_timeout_s, limit="0 or more")
         if any(not key.strip() for key in self.api_keys):
             raise RequestError("an API key is empty", remedy="leave --api-key out, or give a key")
+        if any(key != key.strip() for key in self.api_keys):
+            raise RequestError("an API key has spaces around it", limit="headers come without them")
+        if self.reasoning_field not in get_args(ReasoningField):
+            raise RequestError("reasoning_field", value=self.reasoning_field, limit=", ".join(get_args(ReasoningField)))
+        if not _METRICS_PREFIX.fullmatch(self.metrics_prefix):
+            raise RequestError(
+                "metrics_prefix",
+                value=self.metrics_prefix,
+                limit="letters, digits, _ and :, no digit first; or nothing",
+            )
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
             raise RequestError("TLS needs a key and a certificate", remedy="give --ssl-keyfile and --ssl-certfile")
 
