@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,6 +41,8 @@ class _Ticket:
     submitted_at: float
     cutter: PieceCutter | None = None
     """None until it is in the step loop."""
+    started_at: float | None = None
+    """When the first step that it had a part in began."""
 
     @property
     def requests(self) -> Sequence[Request]:
@@ -240,9 +242,12 @@ class AsyncEngine:
                     self._start(ticket)
                 for ticket in abandoned:
                     self._drop(ticket)
+                began = time.perf_counter()
                 advanced = self.llm.core.step()
                 with self._changed:
-                    self._waiting = {ticket for ticket in self._waiting if ticket.is_waiting}
+                    for ticket in [ticket for ticket in self._waiting if not ticket.is_waiting]:
+                        ticket.started_at = began
+                        self._waiting.remove(ticket)
                 for request in advanced:
                     self._hand_out(request)
             for ticket in list(self._ticket_of.values()):
@@ -278,7 +283,7 @@ class AsyncEngine:
         if request.error is not None:
             self._drop(ticket, request.error)
             return
-        piece = ticket.cutter.cut(request)
+        piece = replace(ticket.cutter.cut(request), started_at=ticket.started_at)
         if not ticket.give(piece) or piece.completion is not None:
             self._drop(ticket)
 

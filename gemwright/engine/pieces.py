@@ -19,7 +19,8 @@ class Piece:
     tokenizer. `events` are those of the output machine, None where the answer is plain text. `logprobs` go with
     `token_ids`, None if not asked for. The last piece of an answer has `finish_reason`, the last of all answers has
     `completion`. `num_cached_tokens` is how many of the prompt's came from the prefix cache. `stop_string` comes with
-    the finish reason where a stop string was the cause.
+    the finish reason where a stop string was the cause. `started_at` is when the prompt's first step began, in seconds
+    of time.perf_counter; None where nobody queues.
     """
 
     answer_index: int
@@ -31,6 +32,7 @@ class Piece:
     events: tuple[Event, ...] | None = None
     num_cached_tokens: int = 0
     stop_string: str | None = None
+    started_at: float | None = None
 
     @property
     def usage(self) -> Usage | None:

@@ -134,7 +134,7 @@ class ServerMetrics:
             return
         for choice in answering.completion.choices:
             self._success.labels(**labels, finished_reason=str(choice.finish_reason)).inc()
-        began = answering.first_piece_at or now
+        began = answering.started_at or now
         first, last = answering.first_token_at or now, answering.last_token_at or now
         self._whole.labels(**labels).observe(now - answering.arrived_at)
         self._queue.labels(**labels).observe(began - answering.arrived_at)

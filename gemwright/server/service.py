@@ -54,6 +54,8 @@ class Answering:
     asked: Asked
     request_id: str
     arrived_at: float = field(default_factory=time.perf_counter)
+    started_at: float | None = None
+    """When its first step began."""
     first_piece_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float | None = None
@@ -228,6 +230,7 @@ class Service:
 
     def _note(self, answering: Answering, piece: Piece) -> None:
         now = time.perf_counter()
+        answering.started_at = answering.started_at or piece.started_at
         answering.first_piece_at = answering.first_piece_at or now
         if piece.token_ids:
             answering.first_token_at = answering.first_token_at or now

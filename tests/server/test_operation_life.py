@@ -145,6 +145,24 @@ def test_metrics_move_by_what_was_done_under_the_names_of_vllm(llm: LLM) -> None
     assert after["vllm:kv_cache_usage_perc"] == 0
 
 
+def test_the_wait_for_a_first_step_is_told_apart_from_the_steps(slow_llm: LLM) -> None:
+    """5 ms a step and one request at a time: who comes second waits for all steps of the first."""
+    with serving(slow_llm) as server, httpx2.Client(base_url=server.url, timeout=60) as client:
+        with client.stream("POST", CHAT, json=asked(CHAT, "long", max_tokens=100, stream=True)) as first:
+            until(lambda: server.engine.num_running)
+            client.post(CHAT, json=asked(CHAT, max_tokens=1))
+            first.read()
+        until(lambda: samples(client)["vllm:request_queue_time_seconds_count"] == 2)
+        found = samples(client)
+    parts = [found[f"vllm:request_{part}_time_seconds_sum"] for part in ("queue", "prefill", "decode")]
+    # A sleep may last longer than asked, never shorter: two prompts, and 99 later tokens.
+    assert parts[0] > 0
+    assert parts[1] >= 2 * 0.005
+    assert parts[2] >= 99 * 0.005 - 0.001
+    assert found["vllm:request_inference_time_seconds_sum"] >= parts[1] + parts[2]
+    assert sum(parts) <= found["vllm:e2e_request_latency_seconds_sum"]
+
+
 def test_names_of_metrics_begin_as_the_settings_say(llm: LLM) -> None:
     with serving(llm, ServerSettings(metrics_prefix="gemwright_")) as server:
         text = httpx2.get(f"{server.url}/metrics").text
