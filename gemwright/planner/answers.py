@@ -287,8 +287,8 @@ def show_conditions(planned: Plan) -> str:
     if planned.pool_to_ask_for is not None:
         size = show_bytes(planned.pool_to_ask_for)
         return (
-            f" with --kv-cache-memory-bytes {planned.pool_to_ask_for} ({size}), without which the engine would refuse "
-            "to start: unasked its K/V pool is a smaller share of memory"
+            f" with --kv-cache-memory-bytes {planned.pool_to_ask_for} ({size}; the engine's own share for K/V "
+            "is less, and without it the engine would refuse to start)"
         )
     if planned.lowered_from is not None:
         held = f"{planned.estimate.max_model_len:,}"

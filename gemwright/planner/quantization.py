@@ -291,6 +291,19 @@ def _gguf_type(tensor: TensorSpec, spec: ModelSpec, recipe: Recipe, embedding_ty
     return recipe.base
 
 
+def list_gguf_towers(spec: ModelSpec) -> tuple[HeaderTensor, ...]:
+    """Return the towers as Ollama's files have them beside the language model, and projector files (mmproj) alone: in
+    16 bits whatever the recipe, vectors in float32.
+
+    With them Ollama's sizes of Gemma 4 26B-A4B, printed as 19 and 24 GB at 4,096 and 262,144 tokens, come out as 18.9
+    and 24.5 GB; without, as 17.8 and 23.3.
+    """
+    return tuple(
+        _stored(tower.name, tower.shape, TENSOR_TYPES["float16" if len(tower.shape) > 1 else "float32"])
+        for tower in list_tower_tensors(spec)
+    )
+
+
 def _slot(tensor: TensorSpec) -> str:
     kind = tensor.name.rpartition(".")[2]
     return "down" if kind == "experts_down" else kind

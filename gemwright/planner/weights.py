@@ -23,6 +23,7 @@ from gemwright.planner.quantization import (
     find_embedding_type,
     find_recipe,
     fitting_type,
+    list_gguf_towers,
     list_stored_tensors,
 )
 from gemwright.planner.settings import PlanSettings
@@ -255,6 +256,8 @@ def _file(header: ModelHeader, settings: PlanSettings) -> tuple[Layout, tuple[He
     if embedding_type is not None and not recipe.is_float and recipe.error_share == 0:
         recipe = replace(recipe, error_share=_MIX_ERROR)
     tensors = list_stored_tensors(header.spec, recipe, layout, embedding_type=embedding_type, float_type=float_type)
+    if settings.engine == "ollama":
+        tensors = (*tensors, *list_gguf_towers(header.spec))
     source = f"recipe {recipe.name}" + ("" if embedding_type is None else f", embedding {embedding_type}")
     if settings.quantization is not None and header.tensors is not None:
         source += f" (what if: the file is {header.quantization or header.spec.stored_dtype or 'not quantized'})"

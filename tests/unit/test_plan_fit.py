@@ -195,7 +195,7 @@ CHANGES: list[tuple[str, dict[str, Any], float, list[str]]] = [
     (
         "gemma-3-4b-it",
         {"engine": "ollama", "max_model_len": 131_072, "max_num_seqs": 4},
-        16,
+        17,
         ["--max-num-seqs", "--max-model-len", "--cache-type-k q8_0 --cache-type-v q8_0", "--quantization q8_0"],
     ),
     (
