@@ -16,6 +16,8 @@ _VLLM_SHARE: Final = 0.9
 _ALL_LAYERS: Final = 99
 """More than any Gemma has."""
 _DEFAULT_UBATCH: Final = 512
+_DEFAULT_BATCH: Final = 2048
+"""Of llama-server: a micro-batch is never larger."""
 _OLLAMA_CACHE_TYPES: Final = ("f16", "q8_0", "q4_0")
 
 
@@ -101,6 +103,8 @@ def _llama_cpp(
     facts = estimate.engine_facts["llama_cpp"]
     words: list[Any] = ["llama-server", *_llama_model(header)]
     words += ["-c", facts["n_ctx"], "-np", facts["num_slots"], "-ub", facts["ubatch_size"]]
+    if facts["ubatch_size"] > _DEFAULT_BATCH:
+        words += ["-b", facts["ubatch_size"]]
     words += ["-ctk", facts["cache_type_k"], "-ctv", facts["cache_type_v"]]
     words += ["-fa", "on" if facts["flash_attention"] else "off"]
     if estimate.ledger.place == "gpu":

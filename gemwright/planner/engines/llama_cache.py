@@ -15,6 +15,8 @@ from gemwright.errors import UnsupportedError
 from gemwright.planner.engines.layer_kinds import KindOfLayer
 
 DEFAULT_UBATCH: Final = 512
+DEFAULT_BATCH: Final = 2048
+"""Of the server's --batch-size, which a micro-batch cannot go beyond."""
 _BLOCK_VALUES: Final = 32
 CACHE_TYPES: Final[Mapping[str, int]] = {
     "f32": 128, "f16": 64, "bf16": 64, "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18, "iq4_nl": 18,

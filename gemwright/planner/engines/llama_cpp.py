@@ -18,6 +18,7 @@ from gemwright.planner.engines.layer_kinds import (
     kinds_of_layers,
 )
 from gemwright.planner.engines.llama_cache import (
+    DEFAULT_BATCH,
     DEFAULT_UBATCH,
     CacheRules,
     CacheSettings,
@@ -138,6 +139,11 @@ def _cache_settings(
         context = length * (asked_slots or 1)
         if asked_slots is not None and asked_slots > 1:
             notes.append(f"-c {context}: {asked_slots} requests of {length} tokens")
+    if settings.ubatch_size is not None and settings.ubatch_size > DEFAULT_BATCH:
+        notes.append(
+            f"a micro-batch is never larger than the batch, which holds {DEFAULT_BATCH} tokens unless it is set: "
+            f"--ubatch-size {settings.ubatch_size} wants -b {settings.ubatch_size} beside it"
+        )
     type_k, type_v = cache_types(settings)
     flash = flash_attention(settings, type_v)
     return (
