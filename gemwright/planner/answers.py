@@ -298,7 +298,12 @@ def show_conditions(planned: Plan) -> str:
 
 def unknown_engine(name: str) -> str | None:
     """Return why there is no formula for an engine that people ask for; None for names that are not among them."""
-    return UNKNOWN_ENGINES.get(name.lower().replace("_", " ").replace("-", " ")) or UNKNOWN_ENGINES.get(name.lower())
+    asked = _plain(name)
+    return next((reason for known, reason in UNKNOWN_ENGINES.items() if _plain(known) == asked), None)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", " ").replace("-", " ")
 
 
 def show_users(num_users: int) -> str:

@@ -291,6 +291,12 @@ def _gguf_type(tensor: TensorSpec, spec: ModelSpec, recipe: Recipe, embedding_ty
     return recipe.base
 
 
+def unused_bytes(spec: ModelSpec, recipe: Recipe) -> int:
+    """Return what the tensors that no layer uses take where a file has them."""
+    shapes = [tensor.shape for tensor in list_unused_tensors(spec)]
+    return sum(fitting_type(recipe.base, shape[-1]).tensor_bytes(shape) for shape in shapes)
+
+
 def list_gguf_towers(spec: ModelSpec) -> tuple[HeaderTensor, ...]:
     """Return the towers as Ollama's files have them beside the language model, and projector files (mmproj) alone: in
     16 bits whatever the recipe, vectors in float32.

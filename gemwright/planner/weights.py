@@ -25,6 +25,7 @@ from gemwright.planner.quantization import (
     fitting_type,
     list_gguf_towers,
     list_stored_tensors,
+    unused_bytes,
 )
 from gemwright.planner.settings import PlanSettings
 from gemwright.planner.weight_names import WEIGHT_NAMES, PartNames, WeightName
@@ -125,18 +126,19 @@ def weigh_drafter(drafter: ModelHeader, settings: PlanSettings) -> WeightPart:
 def stored_file(header: ModelHeader, settings: PlanSettings) -> StoredFile:
     """Return what the model's files take on disk, tokenizer included. Raises UnsupportedError as `weigh` does.
 
-    A header's tensors are exact; what stands beside them (metadata, tokenizer) is estimated from the vocabulary.
+    A header's tensors are exact; what stands beside them (metadata, tokenizer) is estimated from the vocabulary. Where
+    no header was read, K/V projections that no layer uses may be in the file: the error bar has room for them.
     """
     layout, tensors, source, recipe = _file(header, settings)
     tensor_bytes = sum(tensor.size_bytes for tensor in tensors)
     size, error = _TOKENIZER_BYTES[layout]
     num_ids = header.spec.vocab_size
-    return StoredFile(
-        tensor_bytes + num_ids * size,
-        f"{len(tensors)} tensors + tokenizer of {num_ids} ids x {size} B",
-        source,
-        num_ids * error + round(tensor_bytes * (0.0 if recipe is None else recipe.error_share)),
-    )
+    error_bytes = num_ids * error
+    if recipe is not None:
+        error_bytes += round(tensor_bytes * recipe.error_share)
+        error_bytes += unused_bytes(header.spec, recipe) if header.has_unused_tensors else 0
+    formula = f"{len(tensors)} tensors + tokenizer of {num_ids} ids x {size} B"
+    return StoredFile(tensor_bytes + num_ids * size, formula, source, error_bytes)
 
 
 def stored_bytes(header: ModelHeader, settings: PlanSettings) -> int:

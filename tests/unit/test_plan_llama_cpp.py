@@ -13,6 +13,7 @@ from gemwright.planner.engines.layer_kinds import KindOfLayer
 from gemwright.planner.engines.llama_cache import NEWEST_RULES, CacheRules, CacheSettings, cache_rules, cell_bytes
 from gemwright.planner.engines.llama_cpp import estimate_llama_cpp
 from gemwright.planner.estimate import Estimate
+from gemwright.planner.export import emit
 from gemwright.planner.ledger import Line
 from gemwright.planner.settings import PlanSettings
 from tests.planned_models import header_of
@@ -310,3 +311,7 @@ def test_a_micro_batch_above_the_batch_says_what_it_takes() -> None:
     """The server's batch holds 2,048 tokens, and a micro-batch is never larger."""
     assert any("-b 4096" in note for note in ask("gemma-3-4b-it", ctx_size=8192, ubatch_size=4096).notes)
     assert not any("-b 2048" in note for note in ask("gemma-3-4b-it", ctx_size=8192, ubatch_size=2048).notes)
+    asked = replace(PLAIN, ctx_size=8192, ubatch_size=4096)
+    header = header_of("gemma-3-4b-it")
+    *_, command = emit("llama.cpp", header, asked, estimate_llama_cpp(header, asked), None)
+    assert "-ub 4096 -b 4096 " in command

@@ -14,6 +14,7 @@ from gemwright.planner.engines.vllm import estimate_vllm
 from gemwright.planner.engines.vllm_overheads import token_budget
 from gemwright.planner.engines.vllm_pages import PagePool, default_in_flight_batches, page_pool, token_bytes
 from gemwright.planner.estimate import Estimate
+from gemwright.planner.ledger import Line
 from gemwright.planner.settings import PlanSettings
 from tests.planned_models import GIB, H100, header_of, spec_of
 
@@ -238,3 +239,134 @@ def test_absurd_settings_are_refused() -> None:
         ask("gemma-3-4b-it", dtype="int4")
     with pytest.raises(UnsupportedError, match="is not a setting of vllm"):
         ask("gemma-3-4b-it", swa_full=True)
+
+
+def line(estimate: Estimate, name: str) -> Line:
+    (found,) = [line for line in estimate.ledger.lines if line.name == name]
+    return found
+
+
+def test_pages_grow_with_the_block_and_shrink_with_the_dtype() -> None:
+    """31B: 16 x 2 x 16 heads x 256 values in two bytes are 256 KiB; blocks of 64 tokens four times that, fp8 half."""
+    large = pool_of("gemma-4-31B-it", block=64)
+    assert (large.page_bytes, [kind.block_size for kind in large.kinds]) == (1024 * KIB, [128, 64])
+    small = pool_of("gemma-4-31B-it", dtype="fp8")
+    assert (small.page_bytes, [kind.block_size for kind in small.kinds]) == (128 * KIB, [32, 16])
+    # On 8 devices full layers keep one head of 512 and sliding ones two of 256: as many values.
+    split = pool_of("gemma-4-31B-it", parts=8)
+    assert (split.page_bytes, [kind.block_size for kind in split.kinds]) == (32 * KIB, [16, 16])
+
+
+def test_scales_a_head_go_where_all_heads_are_alike() -> None:
+    """Gemma 3 27B: 16 tokens x 2 x 16 heads x (128 + 4) bytes in both kinds."""
+    assert pool_of("gemma-3-27b-it", dtype="fp8_per_token_head").page_bytes == 16 * 2 * 16 * 132
+    assert pool_of("gemma-3-27b-it", dtype="nvfp4").page_bytes == 16 * 2 * 16 * (64 + 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "groups", "full", "sliding"),
+    [
+        # A step of 2,048 tokens, one batch in flight: sliding blocks for window - 1 + 2,048 tokens, and one.
+        ("gemma-2-2b", 8192, (1, 1), 512, 384 + 1),
+        ("gemma-3-270m", 32_768, (1, 5), 2048, 160 + 1),
+        ("gemma-3-27b-it", 32_768, (1, 6), 2048, 192 + 1),
+        ("gemma-4-E2B-it", 32_768, (1, 4), 2048, 80 + 1),
+        ("gemma-4-12B-it", 32_768, (1, 5), 512, 192 + 1),
+        ("gemma-4-26B-A4B-it", 32_768, (1, 5), 1024, 192 + 1),
+    ],
+)
+def test_the_blocks_of_one_request(name: str, length: int, groups: tuple[int, int], full: int, sliding: int) -> None:
+    found = facts(name, engine_version="0.25.0", max_model_len=length, max_num_batched_tokens=2048)
+    assert found["blocks_per_request"] == groups[0] * full + groups[1] * sliding
+    assert found["request_bytes"] == found["blocks_per_request"] * found["group_size"] * found["page_bytes"]
+
+
+def test_shorter_than_the_window_a_request_reserves_its_own_length() -> None:
+    """Gemma 2 2B at 1,000 tokens: 63 blocks of 16, and one more in the sliding group."""
+    found = facts("gemma-2-2b", engine_version="0.25.0", max_model_len=1000, max_num_batched_tokens=2048)
+    assert found["blocks_per_request"] == 63 + 64
+
+
+def test_bytes_that_hold_a_block_less_hold_no_request() -> None:
+    asked: dict[str, Any] = {"engine_version": "0.25.0", "max_model_len": 32_768, "max_num_batched_tokens": 2048}
+    need = facts("gemma-4-31B-it", **asked)["request_bytes"]
+    assert need == 1989 * 10 * 256 * KIB
+    assert facts("gemma-4-31B-it", available_kv_bytes=need, **asked)["max_concurrency"] == 1.0
+    less = facts("gemma-4-31B-it", available_kv_bytes=need - 1, **asked)
+    assert less["max_concurrency"] == 1988 / 1989
+    # One block of 32 tokens in the full group is what is given up.
+    assert less["max_model_len_that_fits"] == 32_768 - 32
+    assert facts("gemma-4-31B-it", available_kv_bytes=need, **asked)["max_model_len_that_fits"] == 32_768
+
+
+def test_weights_are_divided_and_few_heads_are_copied() -> None:
+    """12B over 4: 8 full layers have one head of 512 and one projection for K and V, of which three copies are more."""
+    estimate = ask("gemma-4-12B-it", max_model_len=4096, tensor_parallel_size=4)
+    whole = {part.name: part.size_bytes for part in estimate.weights}
+    copies = 3 * 8 * 512 * 3840 * 2
+    assert line(estimate, "weights: embedding").size_bytes == 262_144 * 3840 * 2 // 4
+    assert line(estimate, "weights: layers").size_bytes == (whole["layers"] + copies) // 4
+    assert line(estimate, "weights: norms").size_bytes == whole["norms"]
+    vision = line(estimate, "weights: vision")
+    assert vision.size_bytes == whole["vision"]
+    assert vision.error_bytes == vision.size_bytes - vision.size_bytes // 4
+    assert line(estimate, "runtime: buffers between devices").size_bytes == 256 << 20
+
+
+def test_rotary_tables_of_every_head_size() -> None:
+    """E4B: 131,072 positions of heads of 512 and of 256, in two bytes."""
+    tables = line(ask("gemma-4-E4B-it", max_model_len=4096), "runtime: rotary tables and buffers")
+    assert tables.size_bytes == 131_072 * (512 + 256) * 2
+
+
+def test_cuda_graphs_are_counted_from_0_21() -> None:
+    older = ask("gemma-3-4b-it", max_model_len=4096, engine_version="0.20.2")
+    newer = ask("gemma-3-4b-it", max_model_len=4096, engine_version="0.21.0")
+    assert line(newer, "runtime: CUDA graphs").size_bytes == 150 << 20
+    assert not [found for found in older.ledger.lines if "CUDA graphs" in found.name]
+
+
+def test_the_largest_step() -> None:
+    """26B-A4B, 2,048 tokens: 3 x 2,816 values, 16 + 2 x 2 heads of 512 (more than 16 + 2 x 8 of 256), 3 x 2,112; then 8
+    experts of 3 x 704 + 2,816."""
+    estimate = ask("gemma-4-26B-A4B-it", max_model_len=4096, max_num_seqs=8, language_model_only=True)
+    values = 3 * 2816 + 20 * 512 + 3 * 2112
+    experts = 8 * (3 * 704 + 2816)
+    assert line(estimate, "step: activations").size_bytes == 2048 * (values + experts) * 2
+    assert line(estimate, "step: logits and sampling").size_bytes == 2 * 8 * 262_144 * 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows"),
+    [({}, 256), ({"device": H100}, 1024), ({"max_num_seqs": 7}, 7), ({"max_num_batched_tokens": 128}, 128)],
+)
+def test_the_profile_samples_for_every_request_that_may_run(asked: dict[str, Any], rows: int) -> None:
+    estimate = ask("gemma-3-4b-it", max_model_len=4096, **asked)
+    assert line(estimate, "step: logits and sampling").size_bytes == 2 * rows * 262_208 * 4
+
+
+def test_the_profile_encodes_as_many_images_as_fit_a_step() -> None:
+    """12B: 2,496 tokens hold 8 images of 280, each of which becomes 280 positions of 3,840 values."""
+    found = line(ask("gemma-4-12B-it", max_model_len=4096), "media: embeddings of vision items")
+    assert found.size_bytes == 8 * 280 * 3840 * 2
+    alone = ask("gemma-4-12B-it", max_model_len=4096, language_model_only=True)
+    assert not alone.ledger.select("media")
+
+
+def test_adapters_and_drafter_stand_beside_the_weights() -> None:
+    """Rank 8 beside Gemma 3 270M, twice: 18 layers of seven linears, the sum of inputs and outputs in two bytes."""
+    widths = (640 + 1024) + 2 * (640 + 256) + (1024 + 640) + 2 * (640 + 2048) + (2048 + 640)
+    adapters = line(ask("gemma-3-270m", max_model_len=4096, lora_rank=8, num_loras=2), "adapters: LoRA")
+    assert adapters.size_bytes == 2 * 18 * widths * 8 * 2
+    plain = facts("gemma-4-E4B-it", max_model_len=4096)
+    drafted = ask("gemma-4-E4B-it", max_model_len=4096, draft=True)
+    assert line(drafted, "weights: drafter").size_bytes > 0
+    assert drafted.engine_facts["vllm"]["request_bytes"] == plain["request_bytes"]
+
+
+def test_a_float32_checkpoint_is_run_in_16_bits() -> None:
+    header = header_of("gemma-3-270m")
+    single = replace(header, spec=replace(header.spec, stored_dtype="float32"))
+    page = estimate_vllm(single, replace(PLAIN, max_model_len=4096)).engine_facts["vllm"]["page_bytes"]
+    assert page == 16 * KIB
+    assert facts("gemma-3-270m", max_model_len=4096, dtype="float32")["page_bytes"] == 32 * KIB

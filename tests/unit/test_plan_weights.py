@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from gemwright.errors import UnsupportedError
+from gemwright.planner.answers import unknown_engine
 from gemwright.planner.quantization import RECIPES, TENSOR_TYPES, find_embedding_type, find_recipe, fitting_type
 from gemwright.planner.settings import PlanSettings
+from gemwright.planner.weight_names import PartNames
 from gemwright.planner.weights import lora_bytes, num_language_parameters, num_parameters, stored_file, weigh
+from gemwright.spec.model_header import HeaderTensor, ModelHeader
 from tests.planned_models import header_of, spec_of
 
 TABLE = 262_144 * 640
@@ -177,3 +180,158 @@ def test_a_download_is_the_tensors_and_the_tokenizer() -> None:
     found = stored_file(header, settings)
     assert found.size_bytes == tensors + 262_144 * 25
     assert found.error_bytes == 262_144 * 5
+
+
+@pytest.mark.parametrize(
+    ("quantization", "values", "downs", "outputs", "others"),
+    [
+        # Blocks of 256 values have 110 bytes in q3_k, 144 in q4_k, 176 in q5_k, 210 in q6_k. Of 34 layers:
+        ("q3_k_s", 34 * 110, 34 * 110, 34 * 110, 110),
+        # the first two have V in q5_k and the first sixteenth (two) down projections, the others q4_k;
+        ("q3_k_m", 2 * 176 + 32 * 144, 2 * 176 + 32 * 144, 34 * 144, 110),
+        ("q3_k_l", 34 * 176, 34 * 176, 34 * 176, 110),
+        # the first four V and the first eighth (four) down projections;
+        ("q4_k_s", 4 * 176 + 30 * 144, 4 * 176 + 30 * 144, 34 * 144, 144),
+        ("q5_k_s", 34 * 176, 34 * 176, 34 * 176, 176),
+        # as many as of q4_k_m.
+        ("q5_k_m", 17 * 210 + 17 * 176, 17 * 210 + 17 * 176, 34 * 176, 176),
+    ],
+)
+def test_the_mixes_of_k_quants(quantization: str, values: int, downs: int, outputs: int, others: int) -> None:
+    """Gemma 3 4B: the table in q6_k; V of 1,024, down of 10,240 and attention output of 2,048 inputs by 2,560."""
+    found = weights_of("gemma-3-4b-it", quantization=quantization)
+    rest = 34 * 2560 * (2048 + 1024 + 2 * 10_240)
+    assert found["embedding"] == 262_208 * 2560 * 210 // 256
+    assert found["layers"] == (
+        values * (2560 * 1024 // 256) + downs * (2560 * 10_240 // 256) + outputs * (2048 * 2560 // 256)
+        + others * (rest // 256)
+    )  # fmt: skip
+
+
+def test_rows_of_1152_are_stored_in_another_type() -> None:
+    """Gemma 3 1B as q4_k: inputs of 1,152 do not divide into 256, so q5_0 (22 bytes for 32); 1,024 and 6,912 do."""
+    found = weights_of("gemma-3-1b-it", quantization="q4_k")
+    assert found["embedding"] == 262_144 * 1152 * 22 // 32
+    inputs, output, down = 1152 * (1024 + 2 * 256 + 2 * 6912), 1024 * 1152, 6912 * 1152
+    assert found["layers"] == 26 * (inputs * 22 // 32 + (output + down) * 144 // 256)
+
+
+def test_experts_fall_back_where_their_rows_do_not_divide() -> None:
+    """26B-A4B: 30 layers of 128 experts; gate and up have inputs of 2,816 (11 x 256), down of 704, so q5_0."""
+    found = weights_of("gemma-4-26B-A4B-it", quantization="q4_k")
+    assert found["experts"] == 30 * 128 * 704 * 2816 * (2 * 144 * 32 + 22 * 256) // (256 * 32)
+
+
+def test_what_vllm_loads_of_packed_checkpoints() -> None:
+    """Gemma 3 270M: tables and norms in two bytes; 18 x 7 matrices."""
+    rows = 18 * (1024 + 2 * 256 + 640 + 2 * 2048 + 640)
+    plain = {"embedding": 2 * TABLE, "norms": 2 * NORMS}
+    # fp8 and int8: a byte, and a scale of two bytes for every row.
+    for name in ("fp8", "int8"):
+        assert weights_of(engine="vllm", quantization=name) == {**plain, "layers": LINEARS + 2 * rows}
+    # Four bits and a scale of two bytes for 32, and the shape; Google's have the head once more.
+    four = LINEARS // 2 + 2 * LINEARS // 32 + 18 * 7 * 16
+    assert weights_of(engine="vllm", quantization="int4") == {**plain, "layers": four}
+    assert weights_of(engine="vllm", quantization="w4a16") == {**plain, "layers": four, "head": 2 * TABLE}
+    # A byte of scale for 16, and two float32 scales of the whole.
+    assert weights_of(engine="vllm", quantization="nvfp4")["layers"] == LINEARS // 2 + LINEARS // 16 + 18 * 7 * 8
+    # MLX: scale and bias of 16 bits each for 64, in the table too.
+    assert weights_of(engine="vllm", quantization="mlx-4bit")["embedding"] == TABLE // 2 + TABLE * 4 // 64
+
+
+def test_a_headers_sizes_are_taken_as_they_are() -> None:
+    """Whatever a header says of a tensor is what llama.cpp loads, to the byte."""
+    spec = spec_of("gemma-3-270m")
+    tensors = (
+        HeaderTensor("token_embd.weight", (262_144, 640), "q6_k", 1001),
+        HeaderTensor("blk.0.attn_q.weight", (1024, 640), "q4_k", 102),
+        HeaderTensor("blk.0.attn_norm.weight", (640,), "float32", 13),
+        HeaderTensor("output.weight", (262_144, 640), "q6_k", 7),
+    )
+    header = ModelHeader("file.gguf", spec, "gguf", "file", tensors, "q4_k_m")
+    found = weigh(header, PlanSettings(engine="llama.cpp"))
+    assert {part.name: (part.size_bytes, part.error_bytes) for part in found} == {
+        "embedding": (1001, 0), "layers": (102, 0), "norms": (13, 0), "head": (7, 0)
+    }  # fmt: skip
+    # As if its table were another: the whole table of the config, and nothing else.
+    other = weigh(header, PlanSettings(engine="llama.cpp", embedding_quantization="q8_0"))
+    assert {part.name: part.size_bytes for part in other}["embedding"] == TABLE * 34 // 32
+    assert {part.name: part.size_bytes for part in other}["layers"] == 102
+
+
+def test_vllm_halves_a_float32_checkpoint_unless_it_is_told_not_to() -> None:
+    spec = replace(spec_of("gemma-3-270m"), stored_dtype="float32")
+    tensors = (HeaderTensor("model.embed_tokens.weight", (262_144, 640), "float32", 4 * TABLE),)
+    header = ModelHeader("folder", spec, "safetensors", "folder", tensors)
+    (half,) = weigh(header, PlanSettings(engine="vllm"))
+    (whole,) = weigh(header, PlanSettings(engine="vllm", dtype="float32"))
+    assert (half.size_bytes, whole.size_bytes) == (2 * TABLE, 4 * TABLE)
+
+
+def test_an_unused_projection_stands_apart() -> None:
+    """E4B has K and V in its own layers 0 to 23; what a file has of them above is counted as unused."""
+    spec = spec_of("gemma-4-E4B-it")
+    names = PartNames(spec)
+    assert names.part_of("model.language_model.layers.23.self_attn.k_proj.weight") == "layers"
+    assert names.part_of("model.language_model.layers.24.self_attn.k_proj.weight") == "unused"
+    assert names.part_of("blk.24.attn_v.weight") == "unused"
+
+
+@pytest.mark.parametrize(
+    ("stored", "part"),
+    [
+        ("model.embed_tokens.weight", "embedding"),
+        ("token_embd.weight", "embedding"),
+        ("model.language_model.embed_tokens_per_layer.weight", "per-layer embedding"),
+        ("lm_head.weight", "head"),
+        ("output_norm.weight", "norms"),
+        ("model.layers.3.mlp.gate_proj.weight_packed", "layers"),
+        ("model.layers.3.mlp.gate_proj.weight_scale", "layers"),
+        ("model.layers.3.experts.gate_up_proj", "experts"),
+        ("blk.3.ffn_down_exps.weight", "experts"),
+        ("blk.3.ffn_gate_inp.weight", "layers"),
+        ("blk.3.post_ffw_norm.weight", "norms"),
+        ("model.vision_tower.patch_embedder.input_proj.weight", "vision"),
+        ("v.blk.0.attn_q.weight", "vision"),
+        ("model.embed_vision.embedding_projection.weight", "projector"),
+        ("mm.input_projection.weight", "projector"),
+    ],
+)
+def test_the_part_of_a_stored_name(stored: str, part: str) -> None:
+    assert PartNames(spec_of("gemma-4-26B-A4B-it")).part_of(stored) == part
+
+
+def test_files_that_may_hold_what_no_layer_uses_have_room_for_it_in_their_error_bar() -> None:
+    """E4B: K and V of 15 sliding layers of 512 and 3 full ones of 1,024 values, and their norms of 256 and 512."""
+    settings = PlanSettings(engine="vllm", quantization="bf16")
+    header = header_of("gemma-4-E4B-it")
+    unused = 2 * 2560 * (15 * 512 + 3 * 1024) + 15 * 256 + 3 * 512
+    may, without = stored_file(header, settings), stored_file(replace(header, has_unused_tensors=False), settings)
+    assert may.size_bytes == without.size_bytes
+    assert may.error_bytes - without.error_bytes == 2 * unused
+
+
+def test_a_per_layer_table_of_a_mix_may_be_the_type_of_a_plain_matrix() -> None:
+    """E4B in q4_k_m: 42 x 256 values an id in q6_k (210 bytes for 256), before 2026 in q4_k (144)."""
+    settings = PlanSettings(engine="llama.cpp", quantization="q4_k_m")
+    parts = {part.name: part for part in weigh(header_of("gemma-4-E4B-it"), settings)}
+    blocks = 262_144 * 42
+    assert parts["per-layer embedding"].size_bytes == blocks * 210
+    assert parts["per-layer embedding"].error_bytes == blocks * (210 - 144)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("tgi", "warm-up run"), ("TGI", "warm-up run"), ("sglang", "fraction"), ("SGLang", "fraction"),
+        ("TensorRT_LLM", "engine files"), ("tensorrt-llm", "engine files"), ("LM Studio", "40 to 67 %"),
+        ("lm-studio", "40 to 67 %"), ("mlx", "wired memory"), ("transformers", "attention implementation"),
+    ],
+)  # fmt: skip
+def test_engines_without_a_formula_are_unknown_with_the_reason(name: str, reason: str) -> None:
+    assert reason in (unknown_engine(name) or "")
+
+
+@pytest.mark.parametrize("name", ["vllm", "llama.cpp", "ollama", "gemwright", "exo", ""])
+def test_engines_with_a_formula_and_words_that_are_none_are_not_unknown(name: str) -> None:
+    assert unknown_engine(name) is None
