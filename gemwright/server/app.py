@@ -29,7 +29,7 @@ CLIENT_CLOSED = 499
 
 def make_app(service: Service) -> FastAPI:
     """Return the application that serves a model; `service` may get its engine later."""
-    from gemwright.server import status
+    from gemwright.server import ledger, page, status
     from gemwright.server.anthropic import messages
     from gemwright.server.ollama import absent, answers
     from gemwright.server.ollama import models as tags
@@ -52,6 +52,8 @@ def make_app(service: Service) -> FastAPI:
         answers.router,
         tags.router,
         absent.router,
+        ledger.router,
+        page.router,
         status.router,
     ):
         app.include_router(router)
