@@ -220,13 +220,19 @@ def test_a_call_is_shown_and_the_typed_result_leads_to_the_answer(tab: Watched) 
     expect(call.locator("pre")).to_have_text('{\n  "city": "Paris"\n}')
     call.get_by_text("Call: get_weather").click()
     expect(call.locator("pre")).to_be_hidden()
-    result = tab.page.get_by_label("Result of get_weather")
+    result = tab.page.locator("textarea[aria-label='Result of get_weather']").last
     result.fill("sunny, 20 degrees")
     tab.page.get_by_role("button", name="Send result").click()
     expect(tab.page.get_by_role("article", name="Model").nth(1).locator(".content")).to_have_text(
         "So it is warm in Paris."
     )
     expect(tab.page.get_by_role("article", name="Result of get_weather")).to_contain_text("sunny, 20 degrees")
+    expect(tab.page.get_by_role("status")).to_have_text("Done.")
+    tab.say("Weather again?")
+    expect(result).to_be_visible()
+    tab.say("Greet me instead")
+    expect(result).to_be_hidden()
+    expect(tab.page.get_by_role("article", name="Model").last).to_contain_text("That was it.")
 
 
 @in_browser

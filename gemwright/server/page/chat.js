@@ -46,8 +46,12 @@ function send() {
   const shown = addMessage("user", "You");
   shown.append(make("p", {}, text));
   question.value = "";
+  // Calls that were left unanswered stay so: a result would come too late for its place.
+  const forms = [...byId("log").querySelectorAll("form.results:not([hidden])")];
+  forms.forEach((form) => (form.hidden = true));
   const undo = () => {
     shown.remove();
+    forms.forEach((form) => (form.hidden = false));
     if (!question.value) question.value = text;
   };
   ask([{ role: "user", content: text }], undo);
@@ -144,7 +148,8 @@ function addMessage(kind, title) {
   return shown;
 }
 
-function scrollDown() {
+/** Show the end of the conversation. */
+export function scrollDown() {
   const log = byId("log");
   log.scrollTop = log.scrollHeight;
 }

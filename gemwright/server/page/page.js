@@ -1,6 +1,6 @@
 // The page: its tabs, its key, and the name of the model.
 
-import { startChat } from "./chat.js";
+import { scrollDown, startChat } from "./chat.js";
 import { byId, showProblem } from "./dom.js";
 import { watchLedger } from "./ledger.js";
 import { call, keepKey } from "./server.js";
@@ -18,6 +18,8 @@ function choose(name) {
     byId(other).hidden = !isChosen;
   }
   watchLedger(name === "ledger");
+  // What was hidden has lost its place.
+  if (name === "chat") scrollDown();
 }
 
 function startTabs() {
