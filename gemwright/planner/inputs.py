@@ -74,6 +74,7 @@ def _hub_header(name: HubName, offline: bool, allow_unknown_config_keys: bool) -
         header = _without_hub(name, "the hub was not asked (offline)", allow_unknown_config_keys)
         if header is not None:
             return header
+        _refuse_by_name(name)
         raise CheckpointError(
             "this model is neither in the local cache nor among the published ones that Gemwright knows, and offline "
             "mode forbids asking the hub",
@@ -89,8 +90,19 @@ def _hub_header(name: HubName, offline: bool, allow_unknown_config_keys: bool) -
         reason = why_unanswered(error)
         header = None if reason is None else _without_hub(name, reason, allow_unknown_config_keys)
         if header is None:
+            if reason is not None:
+                _refuse_by_name(name)
             raise
         return header
+
+
+def _refuse_by_name(name: HubName) -> None:
+    """Raise UnsupportedError for a model of which nothing is known but a name that says enough."""
+    from gemwright.spec.families.refused import refuse_name
+
+    refusal = refuse_name(name.repository)
+    if refusal is not None:
+        raise refusal
 
 
 def _without_hub(name: HubName, reason: str, allow_unknown_config_keys: bool) -> ModelHeader | None:

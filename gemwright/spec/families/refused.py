@@ -123,6 +123,17 @@ def refuse_type(source: str, key: str, model_type: str, supported: Iterable[str]
     return UnsupportedError(f"{source}: {what}", value=f"{key} {shown(model_type)}", remedy=remedy)
 
 
+def refuse_name(name: str) -> UnsupportedError | None:
+    """Return the error for a model of the hub whose name alone tells that it is refused, such as google/gemma-3n-E2B;
+    None for all others. For where nothing but the name is to be had."""
+    spelled = name.lower().rpartition("/")[2].replace("gemma-", "gemma").replace("-", "_")
+    parts = (model for model in REFUSED_MODELS if model.part is not None and model.part in spelled)
+    model = next(parts, None) if "gemma" in spelled else None
+    if model is None:
+        return None
+    return UnsupportedError(f"going by its name: {model.problem()}", value=name, remedy=model.remedy)
+
+
 def _known(lowered: str) -> RefusedModel | None:
     exact = (model for model in REFUSED_MODELS if lowered in model.types)
     spelled = lowered.replace("-", "_")
