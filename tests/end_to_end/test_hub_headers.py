@@ -21,6 +21,7 @@ from gemwright.testing import TINY_CONFIGS
 from gemwright.testing.checkpoints import random_tensors
 from tests.end_to_end.command_line import CommandLine, Outcome
 from tests.end_to_end.conftest import TinyFolder
+from tests.header_files import shard
 from tests.hub_server import Fault, Hub, use_endpoint
 from tests.tiny_gguf import write_tiny_gguf
 
@@ -49,25 +50,13 @@ def header_bytes(weights: bytes) -> int:
     return 8 + int.from_bytes(weights[:8], "little")
 
 
-def sharded(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return a checkpoint in three files and an index instead of one."""
-    begin = header_bytes(files[WEIGHTS])
-    entries, data = json.loads(files[WEIGHTS][8:begin]), files[WEIGHTS][begin:]
-    entries.pop("__metadata__")
-    found = {name: content for name, content in files.items() if name != WEIGHTS}
-    weight_map: dict[str, str] = {}
-    for number in range(3):
-        shard = f"model-{number + 1:05d}-of-00003.safetensors"
-        part, content = {}, b""
-        for name in list(entries)[number::3]:
-            first, last = entries[name]["data_offsets"]
-            part[name] = entries[name] | {"data_offsets": [len(content), len(content) + last - first]}
-            content += data[first:last]
-            weight_map[name] = shard
-        text = json.dumps(part).encode()
-        found[shard] = len(text).to_bytes(8, "little") + text + content
-    found["model.safetensors.index.json"] = json.dumps({"weight_map": weight_map}).encode()
-    return found
+def sharded(files: Mapping[str, bytes], folder: Path) -> dict[str, bytes]:
+    """Return a checkpoint in three files and an index instead of one, written in `folder` on the way."""
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    shard(folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def replaced(files: Mapping[str, bytes], **changes: Any) -> dict[str, bytes]:
@@ -102,10 +91,10 @@ def test_of_a_checkpoint_exactly_the_header_is_fetched(hub: Hub, tiny_folder: Ti
     assert not list(Path(constants.HF_HUB_CACHE).rglob("*.safetensors"))
 
 
-def test_of_several_files_exactly_their_headers_are_fetched(hub: Hub, files: dict[str, bytes]) -> None:
+def test_of_several_files_exactly_their_headers_are_fetched(hub: Hub, files: dict[str, bytes], tmp_path: Path) -> None:
     hub.redirects = True
     hub.add("tiny/one", files)
-    hub.add(NAME, shards := sharded(files))
+    hub.add(NAME, shards := sharded(files, tmp_path / "shards"))
     several, one = read_header(NAME), read_header("tiny/one")
     assert several.tensors is not None
     assert one.tensors is not None
@@ -313,7 +302,9 @@ def test_an_absurd_header_length_is_refused_after_eight_bytes(
     assert hub.sent_bytes(WEIGHTS) == 8
 
 
-def test_damaged_files_of_the_hub_are_named(gemwright: CommandLine, hub: Hub, files: dict[str, bytes]) -> None:
+def test_damaged_files_of_the_hub_are_named(
+    gemwright: CommandLine, hub: Hub, files: dict[str, bytes], tmp_path: Path
+) -> None:
     end = header_bytes(files[WEIGHTS])
     entries = json.loads(files[WEIGHTS][8:end])
     last = list(entries)[-1]
@@ -333,7 +324,7 @@ def test_damaged_files_of_the_hub_are_named(gemwright: CommandLine, hub: Hub, fi
     ):
         hub.add(NAME, {**files, **changed})
         assert_fails(gemwright("plan", NAME), 5, NAME, *words)
-    shards = sharded(files)
+    shards = sharded(files, tmp_path / "shards")
     index = json.loads(shards["model.safetensors.index.json"])
     name = next(iter(index["weight_map"]))
     index["weight_map"][name] = "model-00002-of-00003.safetensors"

@@ -6,18 +6,17 @@ import json
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from gemwright.errors import CheckpointError, GemwrightError, UnsupportedError
+from gemwright.errors import CheckpointError, UnsupportedError
 from gemwright.loading.checkpoint import Checkpoint, open_checkpoint
 from gemwright.loading.gguf_header import read_header as read_gguf_header
 from gemwright.loading.headers import local_header
 from gemwright.loading.mapped_file import MappedFile
 from gemwright.loading.partial_file import PartialFile
-from gemwright.loading.safetensors import INDEX_NAME, SINGLE_NAME
+from gemwright.loading.safetensors import SINGLE_NAME
 from gemwright.planner.inputs import read_header
 from gemwright.planner.settings import PlanSettings
 from gemwright.planner.weights import weigh
@@ -26,46 +25,8 @@ from gemwright.spec.model_header import ModelHeader
 from gemwright.spec.weights import list_unused_tensors
 from gemwright.testing import TINY_CONFIGS, write_tiny_checkpoint
 from gemwright.testing.checkpoints import random_tensors
+from tests.header_files import refused_header, shard, stored_entries, tiny_gguf, write_entries
 from tests.tiny_gguf import write_tiny_gguf
-
-# Wide enough for whole blocks of 32.
-WIDE = {"hidden_size": 64, "intermediate_size": 96}
-
-
-def tiny_gguf(path: Path, name: str = "gemma3", **options: Any) -> Path:
-    spec = read_config(TINY_CONFIGS[name] | WIDE)
-    return write_tiny_gguf(path, spec, random_tensors(spec, seed=5), **options)
-
-
-def stored_entries(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """Return the entries of a folder's one safetensors file, and its data."""
-    content = (folder / SINGLE_NAME).read_bytes()
-    begin = 8 + int.from_bytes(content[:8], "little")
-    return json.loads(content[8:begin]), content[begin:]
-
-
-def write_entries(path: Path, entries: dict[str, Any], data: bytes) -> None:
-    text = json.dumps(entries).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-
-
-def shard(folder: Path, num_shards: int = 3) -> None:
-    """Split the one file of a folder into shards with an index."""
-    entries, data = stored_entries(folder)
-    entries.pop("__metadata__")
-    names = list(entries)
-    weight_map: dict[str, str] = {}
-    for number in range(num_shards):
-        part, content = {}, b""
-        file = f"model-{number + 1:05d}-of-{num_shards:05d}.safetensors"
-        for name in names[number::num_shards]:
-            begin, end = entries[name]["data_offsets"]
-            part[name] = entries[name] | {"data_offsets": [len(content), len(content) + end - begin]}
-            content += data[begin:end]
-            weight_map[name] = file
-        write_entries(folder / file, part, content)
-    (folder / INDEX_NAME).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-    (folder / SINGLE_NAME).unlink()
 
 
 def assert_equals_checkpoint(header: ModelHeader, checkpoint: Checkpoint) -> None:
@@ -76,17 +37,6 @@ def assert_equals_checkpoint(header: ModelHeader, checkpoint: Checkpoint) -> Non
         (tensor.name, tensor.shape, tensor.encoding, tensor.num_bytes) for tensor in checkpoint.files.tensors.values()
     }
     assert len(header.tensors) == len(checkpoint.files.tensors)
-
-
-def refused(path: Path, *words: str, error: type[GemwrightError] = CheckpointError) -> None:
-    """The header is refused in words that name the file, with a remedy."""
-    with pytest.raises(error) as raised:
-        local_header(path)
-    text = str(raised.value)
-    assert path.name in text
-    assert "remedy: " in text
-    for word in words:
-        assert word in text
 
 
 # The same as the opened checkpoint
@@ -284,7 +234,9 @@ def test_missing_tensors_and_other_shapes_are_refused_as_a_start_refuses_them(tm
         ({"head_dim": 8}, ("wrong shape",)),
     ):
         (folder / "config.json").write_text(json.dumps(config | change))
-        refused(folder, *words)
+        refused_header(folder, *words)
         with pytest.raises(CheckpointError):
             open_checkpoint(folder)
-    refused(tiny_gguf(tmp_path / "m.gguf", without=frozenset({"blk.2.attn_k.weight"})), "missing", "blk.2.attn_k")
+    refused_header(
+        tiny_gguf(tmp_path / "m.gguf", without=frozenset({"blk.2.attn_k.weight"})), "missing", "blk.2.attn_k"
+    )

@@ -16,7 +16,7 @@ from gemwright.loading.mapped_file import MappedFile
 from gemwright.loading.partial_file import HEADER_LIMIT_BYTES, PartialFile
 from gemwright.loading.safetensors import SINGLE_NAME
 from gemwright.testing import TINY_CONFIGS, write_tiny_checkpoint
-from tests.unit.test_headers import refused, stored_entries, tiny_gguf, write_entries
+from tests.header_files import refused_header, stored_entries, tiny_gguf, write_entries
 
 # Damaged files
 
@@ -179,7 +179,7 @@ def test_a_config_is_refused_by_the_key_that_cannot_be(
 ) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    refused(path, *words, error=error)
+    refused_header(path, *words, error=error)
     with pytest.raises(error):
         local_header(tmp_path)
 
@@ -197,4 +197,4 @@ def test_a_gguf_architecture_is_refused_by_name(tmp_path: Path, architecture: st
     assert head != content[:begin]
     head = head[:-more] if more > 0 else head + bytes(-more)
     path.write_bytes(head + content[begin:])
-    refused(path, said, error=UnsupportedError)
+    refused_header(path, said, error=UnsupportedError)
