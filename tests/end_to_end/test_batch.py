@@ -75,7 +75,9 @@ def test_a_line_is_answered_as_run_answers_it(gemwright: CommandLine, folder: Pa
         "num_preemptions": 0,
         **{name: sum(usage[name] for usage in usages) for name in ("prompt_tokens", "cached_tokens")},
         "completion_tokens": sum(usage["completion_tokens"] for usage in usages),
+        "memory": summary["memory"],
     }
+    assert all(line["planned_bytes"] == line["measured_bytes"] for line in summary["memory"]["lines"])
     assert summary["num_steps"] >= len(found[7]["token_ids"])
 
 

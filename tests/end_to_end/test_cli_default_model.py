@@ -37,7 +37,8 @@ def test_run_needs_no_transformers_and_says_how_it_went() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == " the capital of the country of France. It is the largest city in France and\n"
     assert re.search(r"^16 tokens at [\d.]+ tokens/s, first token after [\d.]+ s", done.stderr, re.MULTILINE)
-    planned, measured = re.findall(r"^  (?:planned|measured) +([\d.]+ GiB)$", done.stderr, re.MULTILINE)
+    (found,) = re.findall(r"^  in all +([\d.]+ GiB) +([\d.]+ GiB) ", done.stderr, re.MULTILINE)
+    planned, measured = found
     assert planned == measured
     (terms,) = re.findall(r"Gemma terms: (.*)$", done.stderr, re.MULTILINE)
     assert "Gemma Terms of Use" in Path(terms).read_text(errors="replace")

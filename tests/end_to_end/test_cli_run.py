@@ -66,9 +66,10 @@ def test_text_goes_to_stdout_and_all_else_to_stderr(gemwright: CommandLine, fold
     assert outcome.code == 0
     assert outcome.stdout == expected(tiny_llm).text + "\n"  # type: ignore[attr-defined]
     assert re.search(r"^12 tokens at [\d.]+ tokens/s, first token after [\d.]+ s, loaded in", outcome.stderr)
-    for name in ("weights: embedding", "K/V cache", "workspace", "planned", "measured", "process"):
+    for name in ("weights: embedding", "K/V cache", "workspace", "in all", "process"):
         assert re.search(rf"^  {name}.*  [\d.]+ [KM]iB", outcome.stderr, re.MULTILINE), name
-    planned, measured = re.findall(r"^  (?:planned|measured) +([\d.]+ [KM]iB)$", outcome.stderr, re.MULTILINE)
+    (found,) = re.findall(r"^  in all +([\d.]+ [KM]iB) +([\d.]+ [KM]iB) ", outcome.stderr, re.MULTILINE)
+    planned, measured = found
     assert planned == measured
     # No bar, and no terms of a model that was not used.
     assert "\x1b" not in outcome.stderr

@@ -143,7 +143,7 @@ def test_what_readme_shows_of_the_demo_is_what_it_prints(tmp_path: Path) -> None
     target = re.search(r"^demo:.*\n\t\$\(BIN\)/(.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert target is not None
     command = re.sub(r"--max-tokens \d+", "--max-tokens 2", target[1])
-    (shown,) = (block.text for block in blocks(ROOT / "README.md") if "planned" in block.text)
+    (shown,) = (block.text for block in blocks(ROOT / "README.md") if "in all" in block.text)
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=True
     )
