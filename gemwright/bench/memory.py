@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gemwright.errors import GemwrightError
+from gemwright import errors
+from gemwright.config import EngineConfig
+from gemwright.errors import GemwrightError, RequestError
 
 BEFORE_SHARE: Final = 0.05
 BEFORE_BYTES: Final = 64 << 20
@@ -20,8 +22,8 @@ AFTER_BYTES: Final = 16 << 20
 
 _CHILD: Final = """
 import json, sys
-from gemwright.bench.memory import run_child
-print(json.dumps(run_child(json.loads(sys.argv[1]))))
+from gemwright.bench.memory import answer_child
+print(json.dumps(answer_child(json.loads(sys.argv[1]))))
 """
 
 
@@ -34,6 +36,28 @@ class Case:
     num_users: int
     options: Mapping[str, Any]
     """Engine options, those of length and users apart."""
+
+    def __post_init__(self) -> None:
+        if self.context < 2:
+            raise RequestError(
+                "context", value=self.context, limit="at least 2: one token of a prompt, one more"
+            )
+        if self.num_users < 1:
+            raise RequestError("num_users", value=self.num_users, limit="at least 1")
+
+
+def require_cases(cases: Sequence[Case]) -> None:
+    """Raise what a start would refuse in any of the cases, before the first is measured; only headers are read."""
+    from gemwright.engine.start import plan_engine
+    from gemwright.loading.checkpoint import open_checkpoint
+    from gemwright.loading.resolve import resolve_model
+
+    for case in cases:
+        config = EngineConfig(max_model_len=case.context, max_num_seqs=case.num_users, **case.options)
+        allow = config.allow_unknown_config_keys
+        path = resolve_model(case.model, revision=None, offline=True, allow_unknown_config_keys=allow)
+        checkpoint = open_checkpoint(path, allow_unknown_config_keys=allow, must_answer=True)
+        plan_engine(checkpoint, config).require_fit()
 
 
 def run_child(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,6 +76,7 @@ def run_child(asked: Mapping[str, Any]) -> dict[str, Any]:
         "context": context,
         "num_users": users,
         "lines": lines,
+        "is_on_cpu": found.is_on_cpu,
         "touched_bytes": found.touched_bytes,
         "beside_bytes": found.beside_bytes,
         "runtime_bytes": found.measured_runtime_bytes,
@@ -63,8 +88,19 @@ def run_child(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def answer_child(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `run_child` does, or the error that it raised on purpose, as `measure_case` raises it again."""
+    try:
+        return run_child(asked)
+    except GemwrightError as error:
+        fields = (error.what, error.value, error.limit, error.remedy)
+        what, value, limit, remedy = (None if field is None else str(field) for field in fields)
+        return {"error": {"type": type(error).__name__, "what": what, "value": value, "limit": limit, "remedy": remedy}}
+
+
 def measure_case(case: Case) -> dict[str, Any]:
-    """Return what a fresh process measures for a case. Raises GemwrightError where it ends with an error."""
+    """Return what a fresh process measures for a case. Raises what it raised on purpose, and GemwrightError where it
+    ended with anything else."""
     asked = {
         "model": case.model,
         "context": case.context,
@@ -79,9 +115,14 @@ def measure_case(case: Case) -> dict[str, Any]:
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["it gave no reason"]
+        ended = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        last = done.stderr.strip().splitlines()[-1:] or [ended]
         raise GemwrightError("a measuring process ended with an error", value=last[0][:300])
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if "error" in found:
+        error = found["error"]
+        kind = getattr(errors, error.pop("type"), GemwrightError)
+        raise kind(error.pop("what"), **error)
     return found
 
 
@@ -94,9 +135,8 @@ def judge(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for index, case in enumerate(cases):
         others = sorted(other["runtime_bytes"] for place, other in enumerate(cases) if place != index)
         middle = others[len(others) // 2] if others else None
-        known = case["touched_bytes"] + case["beside_bytes"]
         before = case["planned_process_bytes"] - case["process_bytes"]
-        after = None if middle is None else known + middle - case["process_bytes"]
+        after = None if middle is None else middle - case["runtime_bytes"]
         judged.append(
             {
                 **case,

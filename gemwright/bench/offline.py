@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,14 @@ class Load:
     concurrency: int = 4
     """At once; the next one begins when one has ended."""
     seed: int = 0
+    """Loads of different seeds have no prompt in common."""
 
     def __post_init__(self) -> None:
         for name in ("num_prompts", "input_len", "output_len", "concurrency"):
             if getattr(self, name) < 1:
                 raise RequestError(name, value=getattr(self, name), limit="at least 1")
+        if self.seed < 0:
+            raise RequestError("seed", value=self.seed, limit="at least 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,13 @@ class Measured:
 
 
 def run_load(llm: LLM, load: Load, *, burst: bool = False) -> Measured:
-    """Answer the load and return what it took. With `burst` all requests come at once, however many may run.
+    """Answer the load and return what it took. With `burst` all requests come at once, whatever the load's
+    `concurrency`, and what is returned counts as that many at once.
 
     Prompts are random ids, so that no prefix is found. Raises RequestError for a shape beyond the model's context.
     """
+    if burst:
+        load = replace(load, concurrency=load.num_prompts)
     core, params = llm.core, SamplingParams(max_tokens=load.output_len, temperature=0, ignore_eos=True)
     if load.input_len + load.output_len > llm.engine.max_model_len:
         raise RequestError(
@@ -107,7 +113,7 @@ def run_load(llm: LLM, load: Load, *, burst: bool = False) -> Measured:
     began = time.perf_counter()
     try:
         while True:
-            while len(live) < (load.num_prompts if burst else load.concurrency):
+            while len(live) < load.concurrency:
                 ids = next(prompts, None)
                 if ids is None:
                     break
@@ -177,7 +183,8 @@ def search_knee(llm: LLM, load: Load, *, most: int, on_point: Callable[[Measured
         if bends([point.to_point() for point in measured]) != "nothing":
             break
     peak = measured[-1].load.concurrency
-    burst = run_load(llm, Load(peak, load.input_len, load.output_len, peak, load.seed - 1), burst=True)
+    # A seed of its own: prompts of an earlier point would be found in the prefix cache.
+    burst = run_load(llm, Load(peak, load.input_len, load.output_len, peak, load.seed + most + 1), burst=True)
     return KneeFound(tuple(measured), find_knee([point.to_point() for point in measured]), burst)
 
 
@@ -190,7 +197,7 @@ def _doublings(most: int) -> Iterator[int]:
 
 
 def _prompts(llm: LLM, load: Load) -> Iterator[list[int]]:
-    generator = np.random.default_rng(abs(load.seed))
+    generator = np.random.default_rng(load.seed)
     high = llm.spec.vocab_size
     for _ in range(load.num_prompts):
         yield [llm.spec.bos_token_id, *generator.integers(_FIRST_ID, high, load.input_len - 1).tolist()]

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gemwright.cli.bench.shared import Counts, machine_facts, write_result
+from gemwright.cli.bench.shared import Counts, machine_facts, require_writable, write_result
 from gemwright.cli.completion import complete_model
 from gemwright.cli.options import (
     SectionCommand,
@@ -42,7 +42,7 @@ def memory(context: click.Context, /, word: str | None, **values: Any) -> None:
     Each process is compared twice: with what runs take on other machines, and with what the other runs took here. Its
     measurement is kept, so that later plans on this machine are nearer (docs/ledger.md).
     """
-    from gemwright.bench.memory import Case, judge, measure_case
+    from gemwright.bench.memory import Case, judge, measure_case, require_cases
     from gemwright.cli.asked import choose_model
     from gemwright.cli.load import fetch_model, progress_bar
     from gemwright.cli.run import write_json
@@ -51,24 +51,29 @@ def memory(context: click.Context, /, word: str | None, **values: Any) -> None:
     from gemwright.loading.resolve import resolve_model
     from gemwright.planner.calibration import note_run
 
+    require_writable(values["output"])
     options = engine_options(values)
     model = choose_model(word, context)
     fetch_model(model, revision=values["revision"], offline=values["offline"], options=options)
-    path = str(resolve_model(model, revision=values["revision"], offline=True))
+    path = resolve_model(model, revision=values["revision"], offline=True)
+    name = model or path.name
     cases = [
-        Case(path, tokens, users, options)
+        Case(str(path), tokens, users, options)
         for tokens in values["contexts"] or (512, 4096)
         for users in values["loads"] or (1, 8)
     ]
+    require_cases(cases)
     measured = []
     with progress_bar("measuring") as progress:
         for index, case in enumerate(cases):
-            measured.append(measure_case(case))
-            note_run(cache_folder(), measured[-1]["runtime_bytes"])
+            found = measure_case(case)
+            measured.append({**found, "model": name})
+            if found["is_on_cpu"]:
+                note_run(cache_folder(), found["runtime_bytes"])
             if progress is not None:
                 progress(index + 1, len(cases))
     judged = judge(measured)
-    content = {"model": model or judged[0]["model"], "cases": judged, "machine": machine_facts()}
+    content = {"model": name, "cases": judged, "machine": machine_facts()}
     write_result(content, values["output"])
     if values["json"]:
         write_json(content)

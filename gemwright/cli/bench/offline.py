@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemwright.cli.bench.shared import machine_facts, write_result
+from gemwright.cli.bench.shared import machine_facts, require_writable, write_result
 from gemwright.cli.completion import complete_model
 from gemwright.cli.options import (
     SectionCommand,
@@ -68,8 +68,13 @@ def offline(context: click.Context, /, word: str | None, **values: Any) -> None:
 
     names = ("num_prompts", "input_len", "output_len", "concurrency", "seed")
     load = Load(**given(values, names))
-    if values["find_knee"] and (values["concurrency"] is not None or values["burst"]):
-        raise RequestError("--find-knee chooses how many at once", remedy="leave --concurrency and --burst out")
+    if values["find_knee"] and (values["concurrency"] is not None or values["num_prompts"] is not None):
+        raise RequestError("--find-knee chooses how many at once", remedy="leave --concurrency and --num-prompts out")
+    if values["find_knee"] and values["burst"]:
+        raise RequestError("--find-knee ends with a burst of its own", remedy="leave --burst out")
+    if values["burst"] and values["concurrency"] is not None:
+        raise RequestError("--burst sends all requests at once", remedy="leave --concurrency out; --num-prompts counts")
+    require_writable(values["output"])
     llm = load_model(
         choose_model(word, context),
         revision=values["revision"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,29 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
+def require_writable(output: str | None) -> None:
+    """Raise CheckpointError where a result could not be written, before anything is measured."""
+    import os
+
+    from gemwright.errors import CheckpointError
+
+    if output is None:
+        return
+    path = Path(output)
+    place = path if path.exists() else path.parent
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not place.exists():
+        reason = "its folder does not exist"
+    elif not os.access(place, os.W_OK):
+        reason = "it may not be written"
+    else:
+        return
+    raise CheckpointError(
+        "the result cannot be written", value=f"{output}: {reason}", remedy="name another file with --output"
+    )
+
+
 def write_result(content: dict[str, Any], output: str | None) -> None:
     """Write a result to a file where one was named. Raises CheckpointError where it cannot be written."""
     from gemwright.errors import CheckpointError
@@ -60,3 +84,24 @@ def write_result(content: dict[str, Any], output: str | None) -> None:
         Path(output).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise CheckpointError("the result cannot be written", value=f"{output}: {error.strerror}") from error
+
+
+def save_result(content: dict[str, Any], values: dict[str, Any]) -> Path | None:
+    """Write a result where --save-result, --result-dir and --result-filename say and return its path; None where none
+    was asked for. Raises CheckpointError where it cannot be written."""
+    from datetime import UTC, datetime
+
+    from gemwright.errors import CheckpointError
+
+    if not values["save_result"]:
+        return None
+    model = re.sub(r"[^\w.-]+", "_", str(content["model"]).rstrip("/").rpartition("/")[2])
+    load = "knee" if "knee" in content else f"concurrency{content['max_concurrency'] or content['peak_concurrency']}"
+    name = values["result_filename"] or f"serve-{model}-{load}-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    folder = Path(values["result_dir"] or ".")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError("the result cannot be written", value=f"{folder}: {error.strerror}") from error
+    write_result(content, str(folder / name))
+    return folder / name
