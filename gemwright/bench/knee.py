@@ -2,7 +2,7 @@
 
 Concurrency is raised step by step. Behind the knee either memory bends (requests are preempted, or the pool is all but
 full), or latency (the 95th percentile between tokens has more than doubled since the first point), or throughput (a
-doubling of users brings less than a tenth more).
+doubling of users brings less than a tenth more), or requests fail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LATENCY_FACTOR: Final = 2.0
 LEAST_GAIN: Final = 0.1
 FULL_POOL: Final = 0.95
 
-Bent = Literal["nothing", "latency", "throughput", "memory"]
+Bent = Literal["nothing", "latency", "throughput", "memory", "failures"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,12 @@ class Point:
     """Generated, of all users together."""
     inter_token_ms_p95: float
     ttft_ms_p95: float
-    num_preemptions: int
-    pool_share: float
-    """The most of the K/V pool that was held at once, 0 to 1."""
+    num_preemptions: int | None
+    """None where a server does not tell."""
+    pool_share: float | None
+    """The most of the K/V pool that was held at once, 0 to 1; None where a server does not tell."""
+    num_failed: int = 0
+    """Requests without an answer."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of the JSON output."""
@@ -39,7 +42,8 @@ class Point:
             "inter_token_ms_p95": round(self.inter_token_ms_p95, 3),
             "ttft_ms_p95": round(self.ttft_ms_p95, 3),
             "num_preemptions": self.num_preemptions,
-            "pool_share": round(self.pool_share, 4),
+            "pool_share": None if self.pool_share is None else round(self.pool_share, 4),
+            "num_failed": self.num_failed,
         }
 
 
@@ -59,7 +63,9 @@ class Knee:
 def bends(points: Sequence[Point]) -> Bent:
     """Return what bends at the last of the points, which are in the order of rising concurrency."""
     last = points[-1]
-    if last.num_preemptions or last.pool_share >= FULL_POOL:
+    if last.num_failed:
+        return "failures"
+    if last.num_preemptions or (last.pool_share or 0.0) >= FULL_POOL:
         return "memory"
     if len(points) == 1:
         return "nothing"

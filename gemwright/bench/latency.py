@@ -49,3 +49,12 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def summary(seconds: Sequence[float], percentiles: Sequence[float]) -> dict[str, float] | None:
+    """Return mean, deviation and chosen percentiles of durations under the names of JSON outputs; None for none."""
+    if not seconds:
+        return None
+    values = sorted(1000 * value for value in seconds)
+    found = {"mean_ms": round(statistics.fmean(values), 3), "std_ms": round(statistics.pstdev(values), 3)}
+    return found | {f"p{percent:g}_ms": round(percentile(values, percent), 3) for percent in percentiles}

@@ -39,9 +39,7 @@ class Case:
 
     def __post_init__(self) -> None:
         if self.context < 2:
-            raise RequestError(
-                "context", value=self.context, limit="at least 2: one token of a prompt, one more"
-            )
+            raise RequestError("context", value=self.context, limit="at least 2: one token of a prompt, one more")
         if self.num_users < 1:
             raise RequestError("num_users", value=self.num_users, limit="at least 1")
 

@@ -27,6 +27,9 @@ from gemwright.text.tokenizer import SPACE_MARK, Tokenizer
 
 _FETCH = "fetch the file again"
 
+_LONG = 1 << 16
+"""Characters from which a text is long: some tens of milliseconds of work."""
+
 
 class BpeTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library whose decoder is Gemma's: U+2581 to space, byte fallback, joined."""
@@ -70,7 +73,10 @@ class BpeTokenizer(Tokenizer):
             return [token_id for part in self._control_words.cut(text) for token_id in self._ids(part)]
 
     def _ids(self, text: str) -> list[int]:
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        if len(text) < _LONG:
+            return list(self._backend.encode(text, add_special_tokens=False).ids)
+        # The library's plain encode keeps Python's other threads waiting: seconds for megabytes, in a server for all.
+        return list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def load_tokenizer_json(path: Path) -> BpeTokenizer:

@@ -43,7 +43,7 @@ def slow(folder: Path) -> Iterator[Served]:
         max_num_seqs=1,
         chat_template="gemma4",
     )
-    with serving(llm, ServerSettings(max_num_queued_requests=1, request_timeout_s=0.5)) as server:
+    with serving(llm, ServerSettings(max_num_queued_requests=1, request_timeout_s=2.0)) as server:
         yield server
 
 

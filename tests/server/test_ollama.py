@@ -275,12 +275,12 @@ def test_errors_come_as_the_clients_own(client: ollama.Client) -> None:
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """5 ms a token, half a second an answer, small bodies."""
+    """5 ms a token, three seconds an answer, small bodies."""
     path = tmp_path_factory.mktemp("slow")
     folder = write_tiny_checkpoint("gemma4-e", path, overrides={"max_position_embeddings": 4096})
     script = answers({"long": "x" * 3000})
     llm = scripted_llm(folder, script, seconds_per_step=0.005, threads=1, max_model_len=4096, chat_template="gemma4")
-    with serving(llm, ServerSettings(request_timeout_s=0.5, keep_alive_s=0.002, max_body_bytes=5000)) as server:
+    with serving(llm, ServerSettings(request_timeout_s=3.0, keep_alive_s=0.002, max_body_bytes=5000)) as server:
         yield server
 
 
@@ -308,5 +308,5 @@ def test_who_goes_away_leaves_nothing_behind(slow: Served) -> None:
         assert slow.service.live
     left_at = time.monotonic()
     while slow.service.live or slow.engine.num_running:
-        assert time.monotonic() - left_at < 0.3
+        assert time.monotonic() - left_at < 2
         time.sleep(0.002)
