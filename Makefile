@@ -46,7 +46,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --durations 15
 
 slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m slow --timeout 1200
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow --timeout 1200 --durations 15
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gemwright.testing import write_tiny_checkpoint
 
 CHILD = """
@@ -31,6 +33,7 @@ print(peak, weights, llm.engine.layout.total_bytes, llm.engine.max_model_len)
 """
 
 
+@pytest.mark.slow
 def test_a_prompt_of_32000_tokens_peaks_below_weights_cache_and_64_mib(tmp_path: Path) -> None:
     """The logits of all positions would take 122 MiB, a whole step's scores over all keys 62. One query head keeps it
     short."""

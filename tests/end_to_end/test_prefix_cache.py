@@ -167,6 +167,7 @@ def test_the_cache_can_be_turned_off(tiny_llm: TinyLLM) -> None:
     assert all(pool.num_kept == 0 for pool in llm.core.blocks.pools)
 
 
+@pytest.mark.slow
 def test_the_second_turn_of_a_long_chat_on_the_default_model_computes_the_new_text_only() -> None:
     """A window of 512 and a first turn of 3,000 tokens: less than two blocks of it are computed again."""
     llm = LLM(max_model_len=4096, max_num_seqs=1)
