@@ -12,6 +12,8 @@ from gemwright.testing.scripted import answers
 CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>'
 OTHER_CALL = '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>'
 THOUGHT = "<|channel>thought\nThe sky must be asked.<channel|>"
+PERSON_CALL = '<|tool_call>call:Person{age:3,name:<|"|>Ann<|"|>}<tool_call|>'
+ODD_CALL = '<|tool_call>call:File{absolute.absolutePath:<|"|>a.txt<|"|>,isFolder:<|"|>no<|"|>}<tool_call|>'
 FENCED = '```json\n{"name":"Ann","age":3}\n```'
 PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -42,6 +44,8 @@ REPLIES: dict[str, str | list[str]] = {
     "clock": CALL.replace("get_weather", "get_time"),
     "sunny": "It is sunny.",
     "person": FENCED,
+    "register": PERSON_CALL,
+    "path": ODD_CALL,
     "several": ["One.", f"{THOUGHT}Two.", CALL],
     "think": f"{THOUGHT}It is blue.",
     "round": "Zwölf €, 🙂.",
@@ -60,7 +64,7 @@ class Told:
         reply = answers(REPLIES)(prompt, answer_index)
         if prompt.endswith("<|channel>thought\n"):
             return f"It is known now.<channel|>{reply}"
-        return THOUGHT + reply if "<|think|>" in prompt and reply is FENCED else reply
+        return THOUGHT + reply if "<|think|>" in prompt and reply in (FENCED, PERSON_CALL) else reply
 
 
 def user(text: str) -> list[dict[str, Any]]:

@@ -112,7 +112,8 @@ class EngineCore:
                     raise RequestError(name, value=repr(token_id), limit=limit)
         if len(prompt_token_ids) >= self.limits.max_model_len:
             raise PromptTooLongError(
-                "the prompt leaves no room for an answer",
+                # LiteLLM, LangChain and Claude Code know this case by the words "prompt is too long".
+                "the prompt is too long and leaves no room for an answer",
                 value=f"{len(prompt_token_ids)} tokens",
                 limit=f"{self.limits.max_model_len - 1} tokens (max_model_len {self.limits.max_model_len})",
                 remedy="shorten the prompt, or raise --max-model-len up to the model's context",

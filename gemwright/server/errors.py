@@ -136,6 +136,9 @@ def error_body(error: Exception, style: Style) -> dict[str, Any]:
     if style == "ollama":
         return {"error": message}
     if style == "anthropic":
+        if isinstance(error, PromptTooLongError):
+            # Claude Code reads both numbers out of Anthropic's own words, and shortens the conversation.
+            message = f"prompt is too long: {error.value} > {error.limit}; remedy: {error.remedy}"
         return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": message}}
     return {
         "error": {
