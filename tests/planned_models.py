@@ -19,6 +19,7 @@ from gemwright.spec.model_spec import ModelSpec
 from tests.published_configs import load_config
 
 GIB = 1 << 30
+MIB = 1 << 20
 EMBEDDING = 262_144 * 640
 LAYERS = 18 * 640 * (1024 + 2 * 256 + 1024 + 3 * 2048)
 """Gemma 3 270M: 18 layers with 4 heads of 256, one of K and V, a feed-forward of 2,048; a window of 512 on 15."""

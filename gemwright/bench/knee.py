@@ -1,8 +1,8 @@
 """Where more users stop paying: decides from measured points, and knows nothing of how they were measured.
 
-Concurrency is raised step by step. Behind the knee either memory bends (requests are preempted, or the pool is all but
-full), or latency (the 95th percentile between tokens has more than doubled since the first point), or throughput (a
-doubling of users brings less than a tenth more), or requests fail.
+Concurrency is raised step by step. Behind the knee either memory bends (requests are preempted or wait for room, or the
+pool is all but full), or latency (the 95th percentile between tokens has more than doubled since the first point), or
+throughput (a doubling of users brings less than a tenth more), or requests fail.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Point:
     """The most of the K/V pool that was held at once, 0 to 1; None where a server does not tell."""
     num_failed: int = 0
     """Requests without an answer."""
+    num_full_steps: int = 0
+    """Steps in which a request waited for room in the K/V pool; 0 where a server does not tell."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of the JSON output."""
@@ -44,6 +46,7 @@ class Point:
             "num_preemptions": self.num_preemptions,
             "pool_share": None if self.pool_share is None else round(self.pool_share, 4),
             "num_failed": self.num_failed,
+            "num_full_steps": self.num_full_steps,
         }
 
 
@@ -65,7 +68,7 @@ def bends(points: Sequence[Point]) -> Bent:
     last = points[-1]
     if last.num_failed:
         return "failures"
-    if last.num_preemptions or (last.pool_share or 0.0) >= FULL_POOL:
+    if last.num_preemptions or last.num_full_steps or (last.pool_share or 0.0) >= FULL_POOL:
         return "memory"
     if len(points) == 1:
         return "nothing"

@@ -51,6 +51,8 @@ class Measured:
     """None where every answer is one token."""
     num_preemptions: int
     pool_share: float
+    num_full_steps: int
+    """Steps in which a request waited because the K/V pool had no room for it."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -67,6 +69,7 @@ class Measured:
             self.ttft.p95,
             self.num_preemptions,
             self.pool_share,
+            num_full_steps=self.num_full_steps,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,6 +85,7 @@ class Measured:
             "inter_token": None if self.inter_token is None else self.inter_token.to_dict(),
             "num_preemptions": self.num_preemptions,
             "pool_share": round(self.pool_share, 4),
+            "num_full_steps": self.num_full_steps,
         }
 
 
@@ -108,7 +112,7 @@ def run_load(llm: LLM, load: Load, *, burst: bool = False) -> Measured:
     firsts: list[float] = []
     between: list[float] = []
     share = 0.0
-    num_tokens = 0
+    num_full_steps = num_tokens = 0
     live: dict[int, Request] = {}
     began = time.perf_counter()
     try:
@@ -124,6 +128,7 @@ def run_load(llm: LLM, load: Load, *, burst: bool = False) -> Measured:
                 break
             advanced = core.step()
             share = max(share, core.blocks.share_held)
+            num_full_steps += _has_no_room(llm, len(advanced))
             for request in advanced:
                 now, key = time.perf_counter(), request.request_id
                 if request.error is not None:
@@ -149,7 +154,17 @@ def run_load(llm: LLM, load: Load, *, burst: bool = False) -> Measured:
         spread(between),
         core.counters.num_preemptions - preempted,
         share,
+        num_full_steps,
     )
+
+
+def _has_no_room(llm: LLM, num_advanced: int) -> bool:
+    """Return whether somebody still waits after a step that had tokens and slots to spare: for blocks, then."""
+    scheduler, limits = llm.core.scheduler, llm.core.limits
+    # A prompt in the middle may have taken all tokens of the step; then it did not advance, and is still running.
+    is_reading = any(request.num_missing > 1 for request in scheduler.running)
+    is_free = num_advanced < min(limits.max_num_seqs, llm.engine.step_tokens)
+    return bool(scheduler.waiting) and is_free and not is_reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 
 def measure_run(llm: LLM) -> EngineMeasurement:
     """Return plan and measurement, the process planned as this machine was calibrated before."""
+    return llm.measure(runtime_bytes=planned_runtime_bytes())
+
+
+def planned_runtime_bytes() -> int:
+    """Return what a process is planned to take beside its lines: as this machine was calibrated, or as seen
+    elsewhere."""
     calibration = load_calibration(cache_folder())
-    return llm.measure(runtime_bytes=RUNTIME_BYTES if calibration is None else calibration.runtime_bytes)
+    return RUNTIME_BYTES if calibration is None else calibration.runtime_bytes
 
 
 def keep_run(llm: LLM) -> None:

@@ -114,6 +114,7 @@ def serve(context: click.Context, /, word: str | None, **values: Any) -> None:
 
 
 def _settings(values: dict[str, Any]) -> ServerSettings:
+    from gemwright.cli.measuring import planned_runtime_bytes
     from gemwright.server.settings import ServerSettings
 
     names = {
@@ -136,7 +137,7 @@ def _settings(values: dict[str, Any]) -> ServerSettings:
         if values[name] is not None:
             fields[name] = _readable(values[name], f"--{name.replace('_', '-')}")
     keys = [*values["api_key"], *_keys_of_file(values["api_key_file"])]
-    return ServerSettings(**fields, api_keys=tuple(dict.fromkeys(keys)))
+    return ServerSettings(**fields, api_keys=tuple(dict.fromkeys(keys)), planned_runtime_bytes=planned_runtime_bytes())
 
 
 def _keys_of_file(name: str | None) -> list[str]:

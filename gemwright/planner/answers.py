@@ -151,8 +151,9 @@ class Plan:
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """Single changes that make it fit; empty where it fits or no memory was named."""
-        budget = self._budget_without_margin
+        """Single changes that make it fit; empty where it fits, or where no memory was named and no K/V pool is too
+        small."""
+        budget = self._budget_of_answers
         return () if budget is None or self.fits else cheapest_change(self.header, self.settings, budget)
 
     @cached_property

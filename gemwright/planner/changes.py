@@ -32,12 +32,15 @@ class Change:
     cost: str
     """What it costs, in words."""
     saved_bytes: int
+    """Below zero what it takes more: a larger K/V pool."""
     total_bytes: int
     """What is held then."""
 
     def describe(self) -> str:
         """Return it as one line."""
-        return f"{self.flags}  saves {show_bytes(self.saved_bytes)}: {self.cost}"
+        saved = self.saved_bytes
+        effect = f"saves {show_bytes(saved)}" if saved > 0 else f"takes {show_bytes(-saved)} more"
+        return f"{self.flags}  {effect}: {self.cost}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of the JSON output."""
@@ -63,7 +66,9 @@ def cheapest_change(
     the engine does not have.
     """
     planned = estimator(header, settings)
-    before = held_bytes(planned)
+    # A pool of a fixed size that is too small is no matter of memory: what it is compared with is what is held.
+    is_too_much = is_within_pool(planned, settings)
+    before = held_bytes(planned) if is_too_much else planned.ledger.total_bytes
     found: dict[str, Change] = {}
     for subject, fields, flags, cost in _candidates(header, settings, planned, memory_bytes, estimator):
         if subject in found:
@@ -74,7 +79,7 @@ def cheapest_change(
         except (RequestError, UnsupportedError):
             continue  # the engine does not have it for this model
         after = held_bytes(then)
-        if after <= memory_bytes and after < before and is_within_pool(then, changed):
+        if after <= memory_bytes and (after < before or not is_too_much) and is_within_pool(then, changed):
             found[subject] = Change(flags, cost, before - after, after)
     return tuple(found.values())
 
@@ -93,6 +98,7 @@ def _candidates(
     yield from _ENGINES[settings.engine](header, settings, planned)
     if settings.engine == "gemwright":
         yield from _pools(planned, memory_bytes)
+        yield from _larger_pool(settings, planned)
     yield from _fewer(header, settings, planned, memory_bytes, estimator)
     yield from _bits(settings)
     if settings.engine in ("vllm", "llama.cpp"):
@@ -157,6 +163,17 @@ def _pools(planned: Estimate, memory_bytes: int) -> Iterator[Candidate]:
     if planned.kv.bytes_per_sequence <= room < pool:
         cost = "fewer requests are held at once before one has to wait"
         yield "pool", {"kv_cache_memory_bytes": room}, f"--kv-cache-memory-bytes {room >> 20}MiB", cost
+
+
+def _larger_pool(settings: PlanSettings, planned: Estimate) -> Iterator[Candidate]:
+    """Offer a pool that holds all that was asked for, where one of a fixed size does not."""
+    pool = settings.kv_cache_memory_bytes
+    wanted = planned.kv.bytes_per_sequence * (settings.max_num_seqs or 1)
+    wanted += -wanted % _MEBIBYTE
+    if pool is not None and pool < wanted:
+        requests = "a request" if settings.max_num_seqs in (None, 1) else f"{settings.max_num_seqs:,} requests"
+        cost = f"the pool holds {requests} of {planned.max_model_len:,} tokens at once"
+        yield "pool", {"kv_cache_memory_bytes": wanted}, f"--kv-cache-memory-bytes {wanted >> 20}MiB", cost
 
 
 def _fewer(

@@ -81,9 +81,9 @@ def weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]
     """Return what the engine that `settings` name loads of a model, part by part, each part once.
 
     Gemwright holds the language model in its own dtype, whatever the file's. llama.cpp and Ollama hold a GGUF file as
-    it is, its towers apart; vLLM holds the towers too. A header's sizes are exact; where there is none, or
-    `settings.quantization` asks for what the file is not, a recipe gives them. Raises UnsupportedError for unknown
-    quantizations (with those that are known), and for files that the engine does not load.
+    it is, its towers and K/V that no layer uses apart; vLLM holds these too. A header's sizes are exact; where there is
+    none, or `settings.quantization` asks for what the file is not, a recipe gives them. Raises UnsupportedError for
+    unknown quantizations (with those that are known), and for files that the engine does not load.
     """
     key = (id(header), settings.engine, settings.dtype, settings.quantization, settings.embedding_quantization)
     kept = _KEPT.get((*key, settings.language_model_only))
@@ -103,8 +103,11 @@ def _weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...
     loads_towers = settings.engine == "vllm" and not settings.language_model_only
     # Ollama's own files hold the vision tower, and it loads it; llama.cpp's main program leaves it out.
     loads_towers = loads_towers or settings.engine == "ollama"
+    left: tuple[WeightName, ...] = () if loads_towers else _TOWER_PARTS
+    if settings.engine in ("llama.cpp", "ollama"):
+        left += ("unused",)  # what no layer asks for stays in the file
     parts = _sum_parts(header.spec, tensors, source, recipe, layout, header.left_over)
-    return tuple(part for part in parts if loads_towers or part.name not in _TOWER_PARTS)
+    return tuple(part for part in parts if part.name not in left)
 
 
 def weigh_drafter(drafter: ModelHeader, settings: PlanSettings) -> WeightPart:

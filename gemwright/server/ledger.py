@@ -16,6 +16,7 @@ from fastapi import APIRouter, Request
 from gemwright.engine.async_engine import AsyncEngine
 from gemwright.engine.llm import LLM
 from gemwright.engine.request import Request as EngineRequest
+from gemwright.memory.process import RUNTIME_BYTES
 from gemwright.planner.ledger import Line, Place
 from gemwright.server.route import service_of
 from gemwright.server.service import Answering, Service
@@ -32,14 +33,17 @@ async def ledger(request: Request) -> dict[str, Any]:
     now = time.perf_counter()
     live = [_live(answering, now) for answering in service.live.values()]
     # Apart, since the system is asked for what the process holds.
-    found = await asyncio.to_thread(read_ledger, engine)
+    found = await asyncio.to_thread(read_ledger, engine, service.settings.planned_runtime_bytes)
     return {"model": service.names[0], "state": _state(service, engine), **found, "live": live}
 
 
-def read_ledger(engine: AsyncEngine) -> dict[str, Any]:
-    """Return the ledger of a live engine; any thread may ask, and the engine goes on meanwhile."""
+def read_ledger(engine: AsyncEngine, runtime_bytes: int = RUNTIME_BYTES) -> dict[str, Any]:
+    """Return the ledger of a live engine; any thread may ask, and the engine goes on meanwhile.
+
+    `runtime_bytes` is what the process is planned to take beside the engine's lines.
+    """
     llm = engine.llm
-    found = llm.measure()
+    found = llm.measure(runtime_bytes=runtime_bytes)
     place: Place = "ram" if found.is_on_cpu else "gpu"
     lines = [
         {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gemwright.errors import RequestError
+from gemwright.memory.process import RUNTIME_BYTES
 
 ReasoningField = Literal["both", "reasoning", "reasoning_content"]
 
@@ -47,6 +48,9 @@ class ServerSettings:
     """`--metrics-prefix`: what the names of metrics begin with."""
     reasoning_field: ReasoningField = "both"
     """`--reasoning-field`: under which name an answer's thought goes out."""
+    planned_runtime_bytes: int = RUNTIME_BYTES
+    """What the process is planned to take beside the engine's lines: as this machine was calibrated, or as seen
+    elsewhere."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

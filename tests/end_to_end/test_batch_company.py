@@ -80,7 +80,7 @@ def small_pool(tiny_llm: TinyLLM, name: str, num_requests: float, step_tokens: i
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("gemma4-k-equals-v", 30),
+        ("gemma4-k-equals-v", 18),
         *[pytest.param(name, 30, marks=pytest.mark.slow) for name in ("gemma4-e", "gemma4-moe", "gemma3")],
         pytest.param("gemma4-e", 240, marks=pytest.mark.slow),
     ],

@@ -127,6 +127,7 @@ def test_pasted_lines_are_one_message(terminal: Terminal, tmp_path: Path) -> Non
     assert messages[1] == {"role": "assistant", "content": "All is well.", "reasoning_content": "Let me see."}
 
 
+@pytest.mark.slow
 def test_what_was_typed_comes_back_with_the_arrow_key_also_in_the_next_chat(
     model: str, environment: dict[str, str], terminal: Terminal
 ) -> None:

@@ -262,6 +262,7 @@ PERSON: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_the_default_model_writes_json_to_a_schema() -> None:
     llm = LLM(max_model_len=128, kv_cache_memory_bytes=1 << 26)
     prompts = ["Alice, aged 31, lives in Oslo. As JSON: ", "The man is"]

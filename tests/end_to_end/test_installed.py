@@ -183,6 +183,7 @@ def test_pip_refuses_where_a_requirement_is_missing(wheel: str, tmp_path: Path) 
     assert "tokenizers" in done.stderr
 
 
+@pytest.mark.slow
 def test_sdist_installs_and_answers_with_the_default_model(built: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     groups = project()

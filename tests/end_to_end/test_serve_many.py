@@ -220,6 +220,7 @@ def test_a_pool_without_a_block_for_every_group_is_refused_naming_the_bytes(pool
             assert shown in str(caught.value)
 
 
+@pytest.mark.slow
 def test_thousands_of_short_requests_leave_memory_as_it_was(tmp_path: Path) -> None:
     folder = write_tiny_checkpoint("gemma3", tmp_path, overrides={"num_hidden_layers": 2, "sliding_window_pattern": 2})
     llm = LLM(folder, threads=1, max_model_len=64, max_num_seqs=50, max_num_batched_tokens=256)

@@ -57,6 +57,7 @@ def test_two_thousand_tokens(llm: LLM, oracle: Oracle) -> None:
     assert np.array_equal(ours[-1:], compute_logits(llm, [ids], chunk_sizes=[512], num_rows=1)[0])
 
 
+@pytest.mark.slow
 def test_verify_agrees_and_run_gives_the_reference_tokens(
     oracle: Oracle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from gemwright.testing import write_tiny_checkpoint
 MAX_PROMPT = 80
 MAX_LENGTH = 96
 FAMILIES = ["gemma3", "gemma4-e", "gemma4-k-equals-v", "gemma4-moe"]
+LARGE = ["gemma4-e", "gemma4-moe"]
 
 
 @cache
@@ -136,7 +137,9 @@ def alone(name: str, prompt: tuple[int, ...], params: SamplingParams) -> list[An
     return found
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in FAMILIES]
+)
 @given(
     happenings=happenings,
     step_tokens=st.sampled_from([1, 3, 7, 16, 17, 40, MAX_LENGTH]),

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def served(folder: str) -> Iterator[Served]:
     """A real engine, so that what is in use is what a step touched."""
     llm = LLM(folder, threads=1, max_model_len=256, max_num_seqs=4, block_size=16)
-    with serving(llm, ServerSettings(api_keys=("key",))) as server:
+    with serving(llm, ServerSettings(api_keys=("key",), planned_runtime_bytes=200 << 20)) as server:
         yield server
 
 
@@ -65,6 +65,7 @@ def test_lines_are_those_of_the_plan_and_allocated_as_planned(served: Served) ->
     assert content["total"]["planned_bytes"] == content["total"]["measured_bytes"] == started.planned_bytes
     assert content["process"]["measured_bytes"] > content["total"]["touched_bytes"]
     assert content["process"]["peak_bytes"] > 0
+    assert content["process"]["planned_runtime_bytes"] == 200 << 20
     assert (content["model"], content["state"]) == ("gemma", "ready")
 
 

@@ -121,7 +121,7 @@ def test_metrics_move_by_what_was_done_under_the_names_of_vllm(llm: LLM) -> None
         client.post(CHAT, json=asked(CHAT, max_tokens=5, stream=True)).read()
         with client.stream("POST", CHAT, json=asked(CHAT, "long", stream=True)) as gone:
             next(gone.iter_lines())
-        until(lambda: not server.service.live)
+        until(lambda: not server.service.live and not server.engine.num_running)
         after = samples(client)
 
     def moved(name: str, reason: str | None = None) -> float:

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from gemwright.cli.plan import _require_fit
-from gemwright.cli.plan.show import _answers
+from gemwright.cli.plan.show import _answers, _head
 from gemwright.config import EngineConfig
 from gemwright.errors import CapacityError
 from gemwright.memory.engine_plan import plan_memory
 from gemwright.planner.answers import Plan, make_plan
 from gemwright.planner.report import report
 from gemwright.planner.settings import PlanSettings
-from tests.planned_models import GIB, header_of
+from tests.planned_models import GIB, MIB, header_of
 
 POOLED = PlanSettings(max_model_len=65_536, memory_bytes=80 * GIB)
 ONE = 97 * 16 * 40 * 8 * 256 * 4 + 65_536 * 8 * 512 * 2
@@ -74,6 +74,32 @@ def test_a_pool_for_fewer_requests_than_asked_names_how_many_it_holds() -> None:
     assert planned.fits is False
     assert planned.max_num_seqs == 3
     assert "holds 3 of 4 requests of 65,536 tokens at once" in (planned.pool_reason or "")
+    (head,) = (text for name, text in _head(planned) if name == "planned for")
+    assert head == "4 requests of 65,536 tokens, of which the K/V pool holds 3 at once"
+
+
+@pytest.mark.parametrize("memory", [None, 80 * GIB])
+def test_a_pool_that_is_too_small_is_made_to_fit_by_a_larger_one(memory: int | None) -> None:
+    asked = replace(POOLED, memory_bytes=memory, max_num_seqs=4, kv_cache_memory_bytes=3 * ONE)
+    header = header_of("gemma-4-12B-it")
+    planned = make_plan(header, asked)
+    wanted = -(-4 * ONE // MIB)
+    first, *others = planned.changes
+    assert first.flags == f"--kv-cache-memory-bytes {wanted}MiB"
+    assert "the pool holds 4 requests of 65,536 tokens at once" in first.cost
+    assert f"{first.flags}  takes " in first.describe()
+    assert first.describe() in dict(_answers(planned))["to make it fit"]
+    then = make_plan(header, replace(asked, kv_cache_memory_bytes=wanted * MIB))
+    assert then.fits is not False
+    assert then.ledger.total_bytes == first.total_bytes == planned.ledger.total_bytes - first.saved_bytes
+    assert {change.flags for change in others} >= {"--max-num-seqs 3"}
+
+
+def test_a_pool_that_no_memory_would_hold_is_not_offered() -> None:
+    asked = replace(POOLED, memory_bytes=30 * GIB, max_num_seqs=400, kv_cache_memory_bytes=3 * ONE)
+    planned = make_plan(header_of("gemma-4-12B-it"), asked)
+    assert planned.fits is False
+    assert not any("--kv-cache-memory-bytes" in change.flags for change in planned.changes)
 
 
 def test_a_pool_without_a_length_lowers_the_context_and_says_to_how_much() -> None:

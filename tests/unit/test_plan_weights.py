@@ -277,6 +277,18 @@ def test_an_unused_projection_stands_apart() -> None:
     assert names.part_of("blk.24.attn_v.weight") == "unused"
 
 
+def test_llama_cpp_leaves_what_no_layer_uses_in_the_file_and_vllm_loads_it() -> None:
+    spec = spec_of("gemma-4-E4B-it")
+    for engine, names in (("llama.cpp", ["blk.23.attn_v.weight", "blk.24.attn_v.weight"]), ("vllm", None)):
+        names = names or [f"model.language_model.layers.{layer}.self_attn.v_proj.weight" for layer in (23, 24)]
+        tensors = tuple(HeaderTensor(name, (512, 2560), "bfloat16", 2 * 512 * 2560) for name in names)
+        header = ModelHeader("folder", spec, "gguf" if engine == "llama.cpp" else "safetensors", "folder", tensors)
+        parts = {part.name: part.size_bytes for part in weigh(header, PlanSettings(engine=engine))}
+        size = 2 * 512 * 2560
+        assert parts == ({"layers": size} if engine == "llama.cpp" else {"layers": size, "unused": size})
+        assert stored_file(header, PlanSettings(engine=engine)).size_bytes > 2 * size
+
+
 @pytest.mark.parametrize(
     ("stored", "part"),
     [

@@ -84,8 +84,10 @@ def _head(planned: Plan) -> Iterator[tuple[str, str]]:
     yield "engine", found.engine + (f" {version}" if version else "")
     stored = planned.settings.quantization or planned.header.quantization or spec.stored_dtype
     yield "weights", f"{show_bytes(found.weights_bytes)} loaded" + (f", stored as {stored}" if stored else "")
-    yield "planned for", f"{_plural(found.max_num_seqs, 'request')} of {found.max_model_len:,} tokens"
-    kv = found.kv
+    kv, pool = found.kv, planned.settings.kv_cache_memory_bytes
+    num_held = found.max_num_seqs if pool is None else min(found.max_num_seqs, pool // max(1, kv.bytes_per_sequence))
+    others = "" if num_held == found.max_num_seqs else f", of which the K/V pool holds {num_held:,} at once"
+    yield "planned for", f"{_plural(found.max_num_seqs, 'request')} of {found.max_model_len:,} tokens{others}"
     yield (
         "K/V cache",
         f"{show_bytes(kv.bytes_per_token_full)} a token and {show_bytes(kv.sliding_bytes_per_sequence)} a request: "
@@ -118,10 +120,10 @@ def _answers(planned: Plan) -> Iterator[tuple[str, str]]:
                 "1 GiB more buys",
                 f"{gain.num_more_context_tokens:,} tokens of context or {_plural(gain.num_more_users, 'user')}",
             )
-        for index, change in enumerate(planned.changes):
-            yield "to make it fit" if index == 0 else "", change.describe()
-        if planned.fits is False and planned.pool_reason is None and not planned.changes:
-            yield "to make it fit", f"no single setting of {planned.estimate.engine} does"
+    for index, change in enumerate(planned.changes):
+        yield "to make it fit" if index == 0 else "", change.describe()
+    if planned.fits is False and planned.pool_reason is None and not planned.changes:
+        yield "to make it fit", f"no single setting of {planned.estimate.engine} does"
     for name, facts in planned.estimate.engine_facts.items():
         for index, (key, value) in enumerate(facts.items()):
             yield name if index == 0 else "", f"{key.replace('_', ' ')}: {_shown(value)}"
