@@ -11,6 +11,7 @@ from gemwright.testing.scripted import answers
 
 CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>'
 OTHER_CALL = '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>'
+LONG_CALL = f'<|tool_call>call:get_weather{{city:<|"|>{"far away " * 60}<|"|>,days:2}}<tool_call|>'
 THOUGHT = "<|channel>thought\nThe sky must be asked.<channel|>"
 PERSON_CALL = '<|tool_call>call:Person{age:3,name:<|"|>Ann<|"|>}<tool_call|>'
 ODD_CALL = '<|tool_call>call:File{absolute.absolutePath:<|"|>a.txt<|"|>,isFolder:<|"|>no<|"|>}<tool_call|>'
@@ -42,6 +43,7 @@ REPLIES: dict[str, str | list[str]] = {
     "weather": f"{THOUGHT}I will ask.{CALL}",
     "twice": f"{CALL}{OTHER_CALL}",
     "clock": CALL.replace("get_weather", "get_time"),
+    "distant": f"I will ask.{LONG_CALL}",
     "sunny": "It is sunny.",
     "person": FENCED,
     "register": PERSON_CALL,

@@ -29,10 +29,10 @@ def ignored(note: str, **facts: Any) -> Any:
     return Field(None, description=note, json_schema_extra={"x-handling": "ignored"}, **facts)
 
 
-def refused(note: str, *harmless: Any) -> Any:
+def refused(note: str, *harmless: Any, **facts: Any) -> Any:
     """Return a field that would change the answer in a way this server cannot; null and `harmless` values pass."""
     extra: dict[str, Any] = {"x-handling": "refused", "x-harmless": list(harmless)}
-    return Field(None, description=note, json_schema_extra=extra)
+    return Field(None, description=note, json_schema_extra=extra, **facts)
 
 
 class _RefusedError(ValueError):
