@@ -139,7 +139,11 @@ def error_body(error: Exception, style: Style) -> dict[str, Any]:
         if isinstance(error, PromptTooLongError):
             # Claude Code reads both numbers out of Anthropic's own words, and shortens the conversation.
             message = f"prompt is too long: {error.value} > {error.limit}; remedy: {error.remedy}"
-        return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": message}}
+        found: dict[str, Any] = {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": message}
+        if isinstance(error, FieldError) and error.field == "thread":
+            # Anthropic's tool runner asks for a thread first; told so, it sends the whole conversation each time.
+            found["details"] = {"error_code": "thread_unsupported_request"}
+        return {"type": "error", "error": found}
     return {
         "error": {
             "message": message,

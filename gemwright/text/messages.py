@@ -28,7 +28,13 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 _OTHER_ROLES = {"model": "assistant", "function": "tool"}
 SYSTEM_ROLES = ("system", "developer")
 """Two names of one role."""
-_HARMLESS = frozenset(("id", "name", "annotations", "refusal", "audio", "cache_control", "metadata", "status", "type"))
+_HARMLESS = frozenset(
+    (
+        *("id", "name", "annotations", "refusal", "audio", "cache_control", "metadata", "status", "type"),
+        # Copies of the content and the thought beside them, put there by OpenAI's client and LiteLLM.
+        *("parsed", "provider_specific_fields", "thinking_blocks"),
+    )
+)
 """Fields that no Gemma template prints; clients send back what they were sent."""
 _OF_ROLE = {
     "system": frozenset(("content",)),

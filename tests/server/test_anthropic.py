@@ -190,6 +190,26 @@ def test_tools_go_there_and_back(
     assert (second.usage.cache_read_input_tokens or 0) > all_input(first) * 0.8
 
 
+@anthropic.beta_tool
+def get_weather(city: str) -> str:
+    """The weather of a city.
+
+    Args:
+        city: where
+    """
+    return f"sunny in {city}"
+
+
+def test_the_clients_runner_calls_tools_until_it_is_answered(client: anthropic.Anthropic, told: Told) -> None:
+    """It asks for a thread on the server first, and does without one."""
+    asked: dict[str, Any] = {"model": "gemma", "max_tokens": 300, "tools": [get_weather]}
+    for fields in ({}, {"stream": True}):
+        runner = client.beta.messages.tool_runner(messages=[{"role": "user", "content": "weather"}], **asked, **fields)
+        last = runner.until_done().content[-1]
+        assert (last.type, last.text) == ("text", "It is sunny.")
+        assert "sunny in Paris" in told.prompts[-1]
+
+
 def test_text_and_several_results_in_one_message_keep_their_places(client: anthropic.Anthropic, told: Told) -> None:
     first = ask(client, "twice", tools=[TOOL])
     assert [block.type for block in first.content] == ["tool_use", "tool_use"]

@@ -58,6 +58,8 @@ def test_a_request_without_a_schema_leaves_the_next_one_alone(client: openai.Ope
 def test_the_client_parses_an_answer_into_its_own_class(client: openai.OpenAI) -> None:
     found = client.chat.completions.parse(model="gemma", messages=user("person"), response_format=Person)  # type: ignore[arg-type]
     assert found.choices[0].message.parsed == Person(name="Ann", age=3)
+    further = [*user("person"), found.choices[0].message, *user("greet")]  # what is parsed goes back with it
+    assert ask(client, "", messages=further).choices[0].message.content == "Hello! STOP there."
     with client.chat.completions.stream(model="gemma", messages=user("person"), response_format=Person) as helper:  # type: ignore[arg-type]
         assert helper.get_final_completion().choices[0].message.parsed == Person(name="Ann", age=3)
     tool = openai.pydantic_function_tool(Person)
