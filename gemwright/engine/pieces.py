@@ -20,7 +20,8 @@ class Piece:
     `token_ids`, None if not asked for. The last piece of an answer has `finish_reason`, the last of all answers has
     `completion`. `num_cached_tokens` is how many of the prompt's came from the prefix cache. `stop_string` comes with
     the finish reason where a stop string was the cause. `started_at` is when the prompt's first step began, in seconds
-    of time.perf_counter; None where nobody queues.
+    of time.perf_counter; None where nobody queues. `prompt_logprobs`, if asked
+    for, come with the first tokens of the first answer.
     """
 
     answer_index: int
@@ -33,6 +34,7 @@ class Piece:
     num_cached_tokens: int = 0
     stop_string: str | None = None
     started_at: float | None = None
+    prompt_logprobs: tuple[Logprobs | None, ...] | None = None
 
     @property
     def usage(self) -> Usage | None:
@@ -59,6 +61,7 @@ class PieceCutter:
         """Return what the request gained since the last call; after its end it is not asked again."""
         begin = self._num_tokens.get(request.request_id, 0)
         answer = self.core.answer(request)
+        is_first = request.answer_index == 0 and begin == 0 and bool(request.token_ids)
         self._num_ended += request.is_done
         self._num_tokens[request.request_id] = len(request.token_ids)
         return Piece(
@@ -71,4 +74,5 @@ class PieceCutter:
             None if answer is None else answer.take_events(),
             request.num_cached or 0,
             None if answer is None or request.finish_reason is None else answer.stop_found,
+            prompt_logprobs=tuple(request.prompt_logprobs) or None if is_first else None,
         )

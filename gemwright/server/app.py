@@ -33,7 +33,7 @@ def make_app(service: Service) -> FastAPI:
     from gemwright.server.anthropic import messages
     from gemwright.server.ollama import absent, answers
     from gemwright.server.ollama import models as tags
-    from gemwright.server.openai import chat, models
+    from gemwright.server.openai import chat, completions, models
 
     app = FastAPI(
         title="Gemwright",
@@ -47,6 +47,7 @@ def make_app(service: Service) -> FastAPI:
     app.state.metrics = ServerMetrics(service)
     for router in (
         chat.router,
+        completions.router,
         models.router,
         messages.router,
         answers.router,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gemwright.server.service import Answering
@@ -32,4 +33,12 @@ def usage_of(answering: Answering, num_cached: int = 0) -> dict[str, Any]:
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,
         },
+    }
+
+
+def added(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the usage of all prompts of one request."""
+    return {
+        name: added([usage[name] for usage in usages]) if isinstance(value, dict) else sum(u[name] for u in usages)
+        for name, value in usages[0].items()
     }
