@@ -40,6 +40,11 @@ class Answer(Protocol):
         """The stop string that ended it; None as long as none has."""
         ...
 
+    @property
+    def num_thought_tokens(self) -> int:
+        """Tokens so far inside thoughts, their marks apart; 0 where it tells nothing apart."""
+        ...
+
     def take_text(self) -> str:
         """Return what `text` gained since the last call."""
         ...
@@ -62,6 +67,7 @@ class AnswerText:
 
     message = None
     """It tells nothing apart."""
+    num_thought_tokens = 0
 
     def __init__(self, decoder: TextDecoder, stop: Sequence[str]) -> None:
         self._decoder = decoder

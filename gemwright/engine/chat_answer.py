@@ -45,6 +45,11 @@ class ChatAnswer:
         """The stop string that ended it; None as long as none has."""
         return self._parser.stop_found
 
+    @property
+    def num_thought_tokens(self) -> int:
+        """Tokens so far between the marks of thoughts; what counts is said in TokenReader."""
+        return self._reader.num_thought_tokens
+
     def take_text(self) -> str:
         """Return what `text` gained since the last call."""
         begin, self._num_taken = self._num_taken, len(self._content)

@@ -20,8 +20,8 @@ class Piece:
     `token_ids`, None if not asked for. The last piece of an answer has `finish_reason`, the last of all answers has
     `completion`. `num_cached_tokens` is how many of the prompt's came from the prefix cache. `stop_string` comes with
     the finish reason where a stop string was the cause. `started_at` is when the prompt's first step began, in seconds
-    of time.perf_counter; None where nobody queues. `prompt_logprobs`, if asked
-    for, come with the first tokens of the first answer.
+    of time.perf_counter; None where nobody queues. `num_thought_tokens` of `token_ids` are inside a thought, its marks
+    apart. `prompt_logprobs`, if asked for, come with the first tokens of the first answer.
     """
 
     answer_index: int
@@ -34,6 +34,7 @@ class Piece:
     num_cached_tokens: int = 0
     stop_string: str | None = None
     started_at: float | None = None
+    num_thought_tokens: int = 0
     prompt_logprobs: tuple[Logprobs | None, ...] | None = None
 
     @property
@@ -50,6 +51,7 @@ class PieceCutter:
     requests: Sequence[Request]
     complete: Callable[[], Completion]
     _num_tokens: dict[int, int] = field(default_factory=dict)
+    _num_thought_tokens: dict[int, int] = field(default_factory=dict)
     _num_ended: int = 0
 
     @property
@@ -61,6 +63,9 @@ class PieceCutter:
         """Return what the request gained since the last call; after its end it is not asked again."""
         begin = self._num_tokens.get(request.request_id, 0)
         answer = self.core.answer(request)
+        num_thought = 0 if answer is None else answer.num_thought_tokens
+        num_thought_before = self._num_thought_tokens.get(request.request_id, 0)
+        self._num_thought_tokens[request.request_id] = num_thought
         is_first = request.answer_index == 0 and begin == 0 and bool(request.token_ids)
         self._num_ended += request.is_done
         self._num_tokens[request.request_id] = len(request.token_ids)
@@ -74,5 +79,6 @@ class PieceCutter:
             None if answer is None else answer.take_events(),
             request.num_cached or 0,
             None if answer is None or request.finish_reason is None else answer.stop_found,
+            num_thought_tokens=num_thought - num_thought_before,
             prompt_logprobs=tuple(request.prompt_logprobs) or None if is_first else None,
         )

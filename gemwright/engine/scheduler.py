@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemwright.engine.request import Request
-from gemwright.errors import CapacityError, show_both_bytes
+from gemwright.errors import CapacityError, GemwrightError, show_both_bytes
 from gemwright.memory.block_manager import BlockManager
 
 AGING_STEPS = 64
@@ -66,7 +66,10 @@ class Scheduler:
         self.waiting.append(request)
 
     def schedule(self) -> list[ScheduledRequest]:
-        """Choose the tokens of the next step and make room for their K/V."""
+        """Choose the tokens of the next step and make room for their K/V; empty only where there is no work.
+
+        Raises GemwrightError where nobody can go on: the highest in rank fits alone, so blocks were lost.
+        """
         self.clock += 1
         scheduled: dict[int, ScheduledRequest] = {}
         for request in sorted(self.running, key=lambda request: (request.num_missing > 1, self._rank(request))):
@@ -83,6 +86,8 @@ class Scheduler:
             if not self._admit(request, num_matched):
                 break  # nobody overtakes it
             self._schedule_running(request, scheduled)
+        if self.has_work and not scheduled:
+            raise self._stuck()
         return list(scheduled.values())
 
     def finish(self, request: Request) -> None:
@@ -108,6 +113,20 @@ class Scheduler:
             else:
                 scheduled[request.request_id] = ScheduledRequest(request, num_tokens)
                 return
+
+    def _stuck(self) -> GemwrightError:
+        """Return the error of a step without a token, which would be tried again for ever."""
+        blocks = self.blocks
+        free = [
+            f"{pool.num_free} of {group.num_blocks} {group.kind}"
+            for group, pool in zip(blocks.layout.groups, blocks.pools, strict=True)
+        ]
+        return GemwrightError(
+            "no request can go on: the books of the K/V pool do not add up",
+            value=f"{len(self.running)} running, {len(self.waiting)} waiting; free blocks: {', '.join(free)}",
+            limit="one request fits alone",
+            remedy="start the engine again, and report what it was asked",
+        )
 
     def _max_cached_blocks(self, request: Request) -> int:
         """Return how many leading blocks a request may find: none where prompt logprobs want every position's logits,

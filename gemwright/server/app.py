@@ -33,7 +33,8 @@ def make_app(service: Service) -> FastAPI:
     from gemwright.server.anthropic import messages
     from gemwright.server.ollama import absent, answers
     from gemwright.server.ollama import models as tags
-    from gemwright.server.openai import chat, completions, models
+    from gemwright.server.openai import absent as absent_openai
+    from gemwright.server.openai import chat, completions, models, responses, tokens
 
     app = FastAPI(
         title="Gemwright",
@@ -48,7 +49,10 @@ def make_app(service: Service) -> FastAPI:
     for router in (
         chat.router,
         completions.router,
+        responses.router,
         models.router,
+        tokens.router,
+        absent_openai.router,
         messages.router,
         answers.router,
         tags.router,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -23,7 +24,7 @@ from gemwright.server.errors import (
     style_of,
 )
 from gemwright.server.settings import ServerSettings
-from gemwright.server.streaming import dump
+from gemwright.server.streaming import ClientStoppedReadingError, dump
 
 LOG = logging.getLogger("gemwright.access")
 
@@ -52,7 +53,10 @@ class Keys:
 
 
 class Door:
-    """The outermost layer of the application."""
+    """The outermost layer of the application.
+
+    An answer that has begun is sent for `request_timeout_s`; then it is broken off where its client does not read.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
@@ -69,19 +73,34 @@ class Door:
         request_id = _request_id(headers)
         scope["gemwright.request_id"] = request_id
         seen = {"status": 0}
+        deadline: float | None = None
 
         async def send_and_note(message: Message) -> None:
+            nonlocal deadline
             if message["type"] == "http.response.start":
                 seen["status"] = message["status"]
                 # Anthropic's clients look under the second name.
                 names = (b"x-request-id", b"request-id")
                 message["headers"] = [*message["headers"], *((name, request_id.encode()) for name in names)]
-            await send(message)
+                deadline = asyncio.get_running_loop().time() + self.settings.request_timeout_s
+            limit = asyncio.timeout_at(deadline)
+            try:
+                # Past the deadline all that can be sent without waiting for the client still is.
+                async with limit:
+                    await send(message)
+            except TimeoutError:
+                if limit.expired():
+                    facts = {"request_id": request_id, "limit_s": self.settings.request_timeout_s}
+                    LOG.warning("broken off: the client does not read", extra={"facts": facts})
+                    raise ClientStoppedReadingError from None
+                raise
 
         try:
             self._check_key(scope, headers)
             self._check_length(headers)
             await self.app(scope, self._limited(receive), send_and_note)
+        except ClientStoppedReadingError:
+            pass  # it is in the log, and there is nobody to answer
         except Exception as error:
             # What nobody foresaw is answered here too, since whoever answers further out knows no request id.
             if not isinstance(error, GemwrightError):

@@ -24,6 +24,7 @@ from gemwright.server.settings import ServerSettings
 LOG = logging.getLogger("gemwright.server")
 
 _BACKLOG = 2048
+_MAX_INT = (1 << 31) - 1
 
 
 class DrainingServer(uvicorn.Server):
@@ -80,6 +81,8 @@ def serve(
     service = Service(settings, model)
     config = _config(settings, service)
     listeners = listen(settings.host, settings.port)
+    for listener in listeners:
+        limit_stalls(listener, settings.request_timeout_s)
     set_up_logs()
     log_answers(service)
     address = _address(settings, listeners[0])
@@ -147,6 +150,16 @@ def listen(host: str, port: int) -> list[socket.socket]:
             remedy="change --host or --port, or end what listens there already",
         ) from error
     return listeners
+
+
+def limit_stalls(listener: socket.socket, seconds: float) -> None:
+    """Have the system end a connection whose client has not taken what was sent for so long, where it can (Linux).
+
+    The door breaks off an answer that is not read; this frees the connection, which would else wait to send its rest.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = max(1, round(min(seconds * 1000, _MAX_INT)))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def _config(settings: ServerSettings, service: Service) -> uvicorn.Config:

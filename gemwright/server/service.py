@@ -6,6 +6,7 @@ Knows frozen data of the engine, and no protocol.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -21,7 +22,6 @@ from gemwright.engine.result import Completion
 from gemwright.errors import GemwrightError
 from gemwright.server.errors import BusyError, FieldError, NotFoundError, NotReadyError, TimedOutError
 from gemwright.server.settings import ServerSettings
-from gemwright.text.parser_events import EventType
 from gemwright.text.template import RenderedPrompt
 
 State = Literal["loading", "ready", "draining", "failed"]
@@ -47,9 +47,12 @@ class Asked:
         return list(self.prompt.token_ids if isinstance(self.prompt, RenderedPrompt) else self.prompt)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Answering:
-    """One request being answered: counts for usage and metrics, filled as pieces come. Times are perf_counter's."""
+    """One request being answered: counts for usage and metrics, filled as pieces come. Times are perf_counter's.
+
+    `request_id` may be its client's own, so that several have the same.
+    """
 
     asked: Asked
     request_id: str
@@ -61,22 +64,14 @@ class Answering:
     last_token_at: float | None = None
     num_tokens: int = 0
     num_reasoning_tokens: int = 0
+    """Of `num_tokens`, those inside thoughts: the opening and the closing mark are not counted."""
     completion: Completion | None = None
     error: Exception | None = None
-    _in_thought: dict[int, bool] = field(default_factory=dict)
 
     def count(self, piece: Piece) -> None:
         """Take a piece into account."""
         self.num_tokens += len(piece.token_ids)
-        kinds = {event.type for event in piece.events or ()}
-        is_thought = self._in_thought.get(piece.answer_index, False)
-        if EventType.REASONING in kinds:
-            is_thought = True
-        elif kinds - {EventType.FINISH}:
-            is_thought = False
-        self._in_thought[piece.answer_index] = is_thought
-        if is_thought:
-            self.num_reasoning_tokens += len(piece.token_ids)
+        self.num_reasoning_tokens += piece.num_thought_tokens
 
 
 Watcher = Callable[[Answering, Piece | None], None]
@@ -95,8 +90,9 @@ class Service:
         self.state: State = "loading"
         self.failure: str | None = None
         self.watchers: list[Watcher] = []
-        self.live: dict[str, Answering] = {}
-        """Requests being answered, by id."""
+        self.live: dict[int, Answering] = {}
+        """Requests being answered in the order they came, each under a number of its own."""
+        self._numbers = itertools.count()
         self._engine: AsyncEngine | None = None
 
     def set_engine(self, engine: AsyncEngine) -> None:
@@ -126,6 +122,13 @@ class Service:
     def loaded_engine(self) -> AsyncEngine | None:
         """The engine, whatever state it is in; None before it is loaded."""
         return self._engine
+
+    @property
+    def _running_engine(self) -> AsyncEngine:
+        """The engine that answers what was let in, while it drains too. Raises NotReadyError where it cannot."""
+        if self.state == "draining" and self._engine is not None and self._engine.failure is None:
+            return self._engine
+        return self.engine
 
     @property
     def llm(self) -> LLM:
@@ -160,7 +163,8 @@ class Service:
     ) -> Asked:
         """Return a chat as a checked prompt. `fields` are those of SamplingParams that the client set.
 
-        Raises RequestError and UnsupportedError for what cannot be served, BusyError where too many wait.
+        What it returns is let in: a drain that begins later waits for it. Raises RequestError and UnsupportedError for
+        what cannot be served, BusyError where too many wait, and NotReadyError where the server went down meanwhile.
         """
         llm = self.llm
         self._require_room(llm, fields)
@@ -170,8 +174,7 @@ class Service:
             asked = Asked(prompt, params, priority, cache_salt)
             return self._checked(llm, asked, fields)
 
-        # Apart, since a long conversation takes its time to render.
-        return await asyncio.to_thread(prepare)
+        return await self._prepared(prepare)
 
     async def ask(
         self, prompt: Prompt, fields: dict[str, Any], *, priority: int = 0, cache_salt: str | None = None
@@ -184,18 +187,18 @@ class Service:
             asked = Asked(llm.prompt_ids(prompt), self._params(llm, fields), priority, cache_salt)
             return self._checked(llm, asked, fields)
 
-        return await asyncio.to_thread(prepare)
+        return await self._prepared(prepare)
 
     async def pieces(self, asked: Asked, request_id: str) -> AsyncGenerator[tuple[Answering, Piece], None]:
         """Answer and yield what comes; closing the generator aborts within a step.
 
         Raises TimedOutError after the server's limit, and what the engine raises.
         """
-        answering = Answering(asked, request_id)
-        self.live[request_id] = answering
+        answering, number = Answering(asked, request_id), next(self._numbers)
+        self.live[number] = answering
         deadline = answering.arrived_at + self.settings.request_timeout_s
         try:
-            stream = self.engine.stream(
+            stream = self._running_engine.stream(
                 asked.prompt, asked.params, priority=asked.priority, cache_salt=asked.cache_salt
             )
             async with aclosing(stream):
@@ -215,7 +218,7 @@ class Service:
             answering.error = error
             raise
         finally:
-            self.live.pop(request_id, None)
+            del self.live[number]
             for watch in self.watchers:
                 watch(answering, None)
 
@@ -227,6 +230,14 @@ class Service:
                 if piece.completion is not None:
                     return answering
         raise AssertionError("a stream ends with its completion")
+
+    async def _prepared(self, prepare: Callable[[], Asked]) -> Asked:
+        # Apart, since a long conversation takes its time to render.
+        asked = await asyncio.to_thread(prepare)
+        # A signal may have come meanwhile, which the status can still tell. From here on the request counts as one that
+        # runs: a signal that comes now must not become an error inside an answer that has begun.
+        _ = self.engine
+        return asked
 
     def _note(self, answering: Answering, piece: Piece) -> None:
         now = time.perf_counter()

@@ -22,6 +22,10 @@ class ClientGoneError(Exception):
     """The client closed the connection; nobody reads an answer any more."""
 
 
+class ClientStoppedReadingError(ConnectionError):
+    """The client holds the connection and has not read what was sent when the time for it was over."""
+
+
 def event(content: dict[str, Any], name: str | None = None) -> bytes:
     """Return one server-sent event."""
     head = "" if name is None else f"event: {name}\n"
@@ -46,7 +50,8 @@ def dump(content: Any) -> str:
 class Stream(Response):
     """Sends chunks as they come. After `keep_alive_s` of silence it sends `keep_alive`, unless that is empty.
 
-    When the client goes, the generator is closed at once, which aborts the request it reads from.
+    When the client goes, or does not read until the door breaks off, the generator is closed at once, which aborts the
+    request it reads from.
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class Stream(Response):
                 waiting = None
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:  # the connection broke while something was being sent
+        except OSError:  # the connection broke while something was being sent, or ClientStoppedReadingError
             return
         finally:
             gone.cancel()

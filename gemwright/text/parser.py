@@ -71,6 +71,8 @@ class OutputParser:
         """The beginning of what a state reads, until it is known what it is."""
         self._has_mark_before = False
         """A mark came right before: blanks alone between marks are no answer."""
+        self.num_moves = 0
+        """Marks so far that had a place and were followed."""
 
     @property
     def stop_found(self) -> str | None:
@@ -176,6 +178,7 @@ class OutputParser:
             self._call.word(step.act, word)
             self._follow_call()
         elif self._state is not State.CALL_NAME:
+            self.num_moves += step.act is Act.MOVE
             self._move(step.then)
 
     def _move(self, then: State) -> None:
@@ -310,6 +313,10 @@ class TokenReader:
 
     def __init__(self, tokenizer: Tokenizer, parser: OutputParser) -> None:
         self.parser = parser
+        self.num_thought_tokens = 0
+        """Tokens so far between the marks of thoughts. The marks do not count; the label behind the opening one does,
+        and so does what is left out. Where ordinary tokens spell a closing mark, only the one that completes it is a
+        mark. How tokens are cut into calls of `push` changes nothing."""
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
 
@@ -317,11 +324,14 @@ class TokenReader:
         """Take the next ids; return what is now certain. Raises RequestError for a negative id."""
         events: list[Event] = []
         for token_id in token_ids:
+            was_in_thought, num_moves = self.parser.is_in_thought, self.parser.num_moves
             if self._tokenizer.is_special(token_id):
                 events += self.parser.push_decoded(self._detokenizer.finish())
                 events += self.parser.push_control(self._tokenizer.id_to_token(token_id) or "")
             else:
                 events += self.parser.push_decoded(self._detokenizer.push((token_id,)))
+            is_mark = self.parser.num_moves != num_moves
+            self.num_thought_tokens += was_in_thought and self.parser.is_in_thought and not is_mark
         return events
 
     def finish(self, reason: str) -> list[Event]:

@@ -8,7 +8,7 @@ import pytest
 
 from gemwright.engine.request import Request, SamplingParams
 from gemwright.engine.scheduler import AGING_STEPS, Scheduler
-from gemwright.errors import CapacityError, show_both_bytes
+from gemwright.errors import CapacityError, GemwrightError, show_both_bytes
 from gemwright.memory.block_keys import MediaSpan
 from gemwright.memory.block_manager import BlockManager
 from gemwright.memory.kv_layout import KVLayout, plan_layout
@@ -61,6 +61,12 @@ def request(
 
 def run(scheduler: Scheduler) -> list[tuple[int, int]]:
     """Schedule and pretend to compute: the prompt's end makes a token known. Returns (request, tokens) pairs."""
+    pairs = run_unchecked(scheduler)
+    scheduler.blocks.check()
+    return pairs
+
+
+def run_unchecked(scheduler: Scheduler) -> list[tuple[int, int]]:
     pairs = []
     for item in scheduler.schedule():
         item.request.num_computed += item.num_tokens
@@ -69,7 +75,6 @@ def run(scheduler: Scheduler) -> list[tuple[int, int]]:
             item.request.token_ids.append(9)
             item.request.extend_block_keys(4)
         pairs.append((item.request.request_id, item.num_tokens))
-    scheduler.blocks.check()
     return pairs
 
 
@@ -280,3 +285,37 @@ def test_known_tokens_run_from_the_prompt_into_the_answer() -> None:
     for begin in range(6):
         for end in range(begin, 6):
             assert item.known_tokens(begin, end) == [0, 1, 2, 7, 8][begin:end]
+
+
+# Books that do not add up: an error, and not the same step for ever.
+
+
+@pytest.mark.parametrize("num_lost", [1, 40])
+def test_lost_blocks_end_a_request_that_waits_or_runs_instead_of_being_tried_for_ever(num_lost: int) -> None:
+    """All blocks but a few, then some more, belong to nobody."""
+    scheduler = make_scheduler(layout())
+    pool = scheduler.blocks.pools[-1]
+    pool.take(pool.num_free - num_lost)
+    scheduler.add(request(0, 40, 60))
+
+    def lose_more() -> None:
+        for _ in range(200):
+            run_unchecked(scheduler)
+            pool.take(min(2, pool.num_free))
+
+    with pytest.raises(GemwrightError, match="books of the K/V pool") as caught:
+        lose_more()
+    assert "free blocks" in str(caught.value)
+
+
+def test_a_block_that_nobody_computes_is_not_waited_for_for_ever() -> None:
+    scheduler = make_scheduler(layout())
+    item = request(0, 20, 30)
+    scheduler.blocks._announced[item.block_keys[0]] += 1
+    scheduler.add(item)
+    with pytest.raises(GemwrightError, match="0 running, 1 waiting"):
+        scheduler.schedule()
+
+
+def test_no_work_is_no_error() -> None:
+    assert make_scheduler(layout()).schedule() == []

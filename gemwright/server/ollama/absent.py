@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gemwright.errors import UnsupportedError
 from gemwright.server.errors import NotOfferedError
+from gemwright.server.openai.absent import no_embeddings
 
 router = APIRouter(tags=["Ollama"])
 
@@ -25,10 +25,7 @@ _MANAGEMENT = (
 @router.post("/api/embeddings")
 async def embed() -> Response:
     """Refuse: the models that are served here write text."""
-    raise UnsupportedError(
-        "embeddings: the model that is served here writes text and makes none",
-        remedy="ask a server with an embedding model",
-    )
+    raise no_embeddings()
 
 
 def _refuse(method: str, path: str, remedy: str) -> None:
