@@ -33,7 +33,8 @@ def serving(llm: LLM, settings: ServerSettings | None = None, *, model: str = "g
     service = Service(settings or ServerSettings(), model)
     engine = AsyncEngine(llm)
     service.set_engine(engine)
-    listener = socket.socket()
+    # Named, or asyncio does not switch off Nagle: each answer would wait 40 ms for an acknowledgment.
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(make_app(service), log_level="warning", lifespan="off", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
