@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import openai
 import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel
 
@@ -22,6 +24,7 @@ from tests.responses_script import (
     output_of,
     respond,
 )
+from tests.serving import Served
 
 LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
 
@@ -346,3 +349,17 @@ def test_a_schema_stands_in_the_answer_as_it_was_sent(client: openai.OpenAI) -> 
     called = respond(client, "greet", tools=[TOOL], tool_choice="none")
     assert called.to_dict()["tools"] == [TOOL]
     assert called.tool_choice == "none"
+
+
+def test_langchain_goes_there_and_back_over_responses(served: Served, told: Told) -> None:
+    fields: dict[str, Any] = {"reasoning": {"effort": "low", "summary": "auto"}, "use_responses_api": True}
+    model = ChatOpenAI(model="gemma", base_url=f"{served.url}/v1", api_key="secret", max_retries=0, **fields)
+    tooled = model.bind_tools([TOOL])
+    first = tooled.invoke("weather")
+    (call,) = first.tool_calls
+    assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris", "days": 2})
+    second = tooled.invoke([HumanMessage("weather"), first, ToolMessage("sunny", tool_call_id=call["id"])])
+    assert second.text == "It is sunny."
+    assert "The sky must be asked." in told.prompts[-1]
+    assert "".join(chunk.text for chunk in model.stream("round")) == "Zwölf €, 🙂."
+    assert model.with_structured_output(Person).invoke("person") == Person(name="Ann", age=3)

@@ -117,7 +117,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "mcp", "server_label": "a"}]}, "tools[0].type"),
     ({"tools": ["x"]}, "tools[0]"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"),
-    ({"tools": [{"type": "function", "function": TOOL}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": TOOL}]}, "tools[0].name"),
     ({"tools": [{**TOOL, "name": "a b"}]}, "tools[0].name"),
     ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
     ({"tools": [{**TOOL, "async": True}]}, "tools[0].async"),
@@ -136,8 +136,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "tool_choice.tools[0].name",
     ),
     (
-        choice(type="allowed_tools", mode="auto", tools=[{"type": "mcp", "server_label": "x"}]),
-        "tool_choice.tools[0].server_label",
+        choice(type="allowed_tools", mode="auto", tools=[{"type": "mcp", "name": "x"}]),
+        "tool_choice.tools[0].type",
     ),
     ({"tools": [TOOL], "tool_choice": "required", "text": {"format": {"type": "json_object"}}}, "text.format"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
@@ -153,19 +153,23 @@ def test_what_cannot_be_done_is_refused_by_the_name_of_its_field(
     served: Served, fields: dict[str, Any], param: str
 ) -> None:
     body = {"model": "gemma", "input": "greet", **fields}
-    for stream in (False, True):
-        found = httpx.post(
-            f"{served.url}/v1/responses",
-            content=json.dumps({**body, "stream": stream}),
-            headers={"Authorization": "Bearer secret"},
-        )
-        assert found.status_code == 400
-        error = found.json()["error"]
-        assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, None)
-        assert error["message"].startswith(param) or "tool" in error["message"]
-        assert "messages" not in error["message"].partition("remedy")[0] or param == "messages"
-        assert "remedy: " in error["message"]
-        assert len(error["message"]) < 1500
+    found = httpx.post(
+        f"{served.url}/v1/responses", content=json.dumps(body), headers={"Authorization": "Bearer secret"}
+    )
+    assert found.status_code == 400
+    error = found.json()["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, None)
+    # The text names it too, and nothing that this route calls otherwise.
+    assert error["message"].startswith(param) or param in ("tools", "tool_choice")
+    assert "messages" not in error["message"].partition("remedy")[0] or param == "messages"
+    assert "remedy: " in error["message"]
+    assert len(error["message"]) < 1500
+
+
+def test_a_stream_is_refused_before_it_begins(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        events_of(client, [HELLO, OUTPUT])
+    assert caught.value.param == "input[1].call_id"
 
 
 def test_input_must_come(client: openai.OpenAI) -> None:
@@ -266,7 +270,9 @@ def test_items_of_one_answer_become_one_message() -> None:
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """5 ms a token, and one second for an answer; a Gemma 3, which has no thinking switch."""
     path = tmp_path_factory.mktemp("slow")
-    folder = write_tiny_checkpoint("gemma3", path, overrides={"max_position_embeddings": 4096})
+    folder = write_tiny_checkpoint(
+        "gemma3", path, overrides={"max_position_embeddings": 4096}, tokenizer_family="gemma3"
+    )
     script = answers({"long": "x" * 3000})
     llm = scripted_llm(folder, script, seconds_per_step=0.005, threads=1, max_model_len=4096, chat_template="gemma3")
     with serving(llm, ServerSettings(request_timeout_s=1.0)) as server:

@@ -104,6 +104,7 @@ class ResponseWriter:
         logprobs = TextLogprobs(service.llm.tokenizer, body.top_logprobs or 0) if has_logprobs else None
         self.items = Items(logprobs)
         self.num_events = 0
+        self.num_cached = 0
 
     async def whole(self) -> dict[str, Any]:
         """Return the whole response."""
@@ -126,6 +127,7 @@ class ResponseWriter:
         try:
             async with aclosing(pieces):
                 async for answering, piece in pieces:
+                    self.num_cached = piece.num_cached_tokens
                     chunk = self._sent(self.items.add(piece))
                     if piece.completion is not None:
                         ended = self._ended(answering)
@@ -183,13 +185,13 @@ class ResponseWriter:
             "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)},
             "top_logprobs": body.top_logprobs or 0,
             "truncation": "disabled",
-            "usage": None if answering is None else _usage(answering),
+            "usage": None if answering is None else _usage(answering, self.num_cached),
             "user": None,
         }
 
 
-def _usage(answering: Answering) -> dict[str, Any]:
-    counts = usage_of(answering)
+def _usage(answering: Answering, num_cached: int) -> dict[str, Any]:
+    counts = usage_of(answering, num_cached)
     prompt = counts["prompt_tokens_details"]
     return {
         "input_tokens": counts["prompt_tokens"],
