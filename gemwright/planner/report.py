@@ -29,7 +29,7 @@ SAFETY_SHARE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LoadTest:
-    """What a load test on this machine found."""
+    """What a load test found, on this machine or a server."""
 
     command: str
     num_users: int
@@ -37,9 +37,9 @@ class LoadTest:
     tokens_per_s: float
     inter_token_p95_s: float
     bent: str
-    """What bent behind the knee: "latency", "throughput", "memory", or "nothing" up to where it was raised."""
-    process_bytes: int
-    """The most that the process held."""
+    """What bent behind the knee: "latency", "throughput", "memory", "failures"; "nothing" up to where it was raised."""
+    process_bytes: int | None
+    """The most that the process held; None where the server does not tell."""
 
 
 def report(planned: Plan, *, date: str, machine: str, bar: str, curve: str | None, load_test: LoadTest | None) -> str:
@@ -75,7 +75,7 @@ def table_row(planned: Plan, *, date: str, machine: str, load_test: LoadTest | N
         planned.estimate.engine,
         settings_text(planned),
         show_bytes(planned.ledger.total_bytes),
-        "" if load_test is None else show_bytes(load_test.process_bytes),
+        "" if load_test is None or load_test.process_bytes is None else show_bytes(load_test.process_bytes),
         knee,
         note,
     )
@@ -196,14 +196,18 @@ def _engine(planned: Plan) -> Iterator[str]:
 
 def _load_test(found: LoadTest | None) -> Iterator[str]:
     if found is None:
-        yield "Not run. `--load-test` raises the number of users on this machine until latency or memory bends."
+        yield (
+            "Not run. `--load-test` raises the number of users on this machine until latency or memory bends; "
+            "`--load-test-result` takes what `gemwright bench serve --find-knee` found on a server."
+        )
         return
     yield f"`{found.command}`"
     yield ""
+    behind = {"nothing": "nothing bent up to there", "failures": "behind it requests fail"}
+    held = "" if found.process_bytes is None else f" The process held {show_bytes(found.process_bytes)}."
     yield (
         f"Knee at {found.num_users} users: {found.tokens_per_s:.1f} tokens/s, 95 % of tokens within "
-        f"{1000 * found.inter_token_p95_s:.0f} ms; behind it {found.bent} bends. The process held "
-        f"{show_bytes(found.process_bytes)}."
+        f"{1000 * found.inter_token_p95_s:.0f} ms; {behind.get(found.bent, f'behind it {found.bent} bends')}.{held}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 from gemwright.engine.pieces import Piece
@@ -46,6 +46,8 @@ class ServerMetrics:
         self._generation = self._histogram("request_generation_tokens", "Tokens of an answer.", _TOKENS)
         self._n = self._histogram("request_params_n", "Answers asked for.", _SMALL)
         self._max_tokens = self._histogram("request_params_max_tokens", "max_tokens as asked.", _TOKENS)
+        # What every client library tells of its process, under the names it has everywhere.
+        ProcessCollector(registry=self.registry)
         self.registry.register(self)
         service.watchers.append(self.watch)
 

@@ -6,6 +6,7 @@ import click
 
 from gemwright.cli.bench.memory import memory
 from gemwright.cli.bench.offline import offline
+from gemwright.cli.bench.serve import serve
 
 
 @click.group(
@@ -14,6 +15,7 @@ from gemwright.cli.bench.offline import offline
 Examples:
   gemwright bench offline --concurrency 8 --input-len 256 --output-len 64
   gemwright bench offline --find-knee
+  gemwright bench serve --max-concurrency 8 --ignore-eos
   gemwright bench memory --contexts 512,4096 --loads 1,8""",
 )
 def bench() -> None:
@@ -21,4 +23,5 @@ def bench() -> None:
 
 
 bench.add_command(offline)
+bench.add_command(serve)
 bench.add_command(memory)

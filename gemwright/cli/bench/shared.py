@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+KEY_FLAG = "--api-key"
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
@@ -47,14 +52,18 @@ def machine_facts() -> dict[str, Any]:
         "fingerprint": here.fingerprint(),
         "gemwright": __version__,
         "torch": torch,
-        "command": " ".join(["gemwright", *sys.argv[1:]]),
+        "command": shlex.join(["gemwright", *without_keys(sys.argv[1:])]),
     }
 
 
-def require_writable(output: str | None) -> None:
-    """Raise CheckpointError where a result could not be written, before anything is measured."""
-    import os
+def without_keys(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with the API key hidden: results are shown to others."""
+    found = [f"{KEY_FLAG}=..." if word.startswith(f"{KEY_FLAG}=") else word for word in words]
+    return ["..." if place and found[place - 1] == KEY_FLAG else word for place, word in enumerate(found)]
 
+
+def require_writable(output: str | None, flag: str = "--output") -> None:
+    """Raise CheckpointError where a result could not be written, before anything is measured."""
     from gemwright.errors import CheckpointError
 
     if output is None:
@@ -70,7 +79,7 @@ def require_writable(output: str | None) -> None:
     else:
         return
     raise CheckpointError(
-        "the result cannot be written", value=f"{output}: {reason}", remedy="name another file with --output"
+        "the result cannot be written", value=f"{output}: {reason}", remedy=f"name another place with {flag}"
     )
 
 
@@ -83,7 +92,27 @@ def write_result(content: dict[str, Any], output: str | None) -> None:
     try:
         Path(output).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise CheckpointError("the result cannot be written", value=f"{output}: {error.strerror}") from error
+        raise CheckpointError(
+            "the result cannot be written", value=f"{output}: {error.strerror}", remedy="name another place for it"
+        ) from error
+
+
+def make_result_folder(values: dict[str, Any]) -> None:
+    """Make the folder of --save-result, before anything is measured. Raises CheckpointError where it cannot be used."""
+    from gemwright.errors import CheckpointError
+
+    if not values["save_result"]:
+        return
+    folder = Path(values["result_dir"] or ".")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            "the result cannot be written",
+            value=f"{folder}: {error.strerror}",
+            remedy="name another folder with --result-dir",
+        ) from error
+    require_writable(str(folder / (values["result_filename"] or "result.json")), "--result-dir")
 
 
 def save_result(content: dict[str, Any], values: dict[str, Any]) -> Path | None:
@@ -91,17 +120,11 @@ def save_result(content: dict[str, Any], values: dict[str, Any]) -> Path | None:
     was asked for. Raises CheckpointError where it cannot be written."""
     from datetime import UTC, datetime
 
-    from gemwright.errors import CheckpointError
-
     if not values["save_result"]:
         return None
     model = re.sub(r"[^\w.-]+", "_", str(content["model"]).rstrip("/").rpartition("/")[2])
     load = "knee" if "knee" in content else f"concurrency{content['max_concurrency'] or content['peak_concurrency']}"
     name = values["result_filename"] or f"serve-{model}-{load}-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
-    folder = Path(values["result_dir"] or ".")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError("the result cannot be written", value=f"{folder}: {error.strerror}") from error
-    write_result(content, str(folder / name))
-    return folder / name
+    path = Path(values["result_dir"] or ".") / name
+    write_result(content, str(path))
+    return path

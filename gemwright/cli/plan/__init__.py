@@ -41,12 +41,15 @@ def plan(context: click.Context, /, model: str | None, **values: Any) -> None:
     """
     from gemwright.cli.plan.show import show_comparison, show_plan, show_unknown
     from gemwright.cli.run import write_json
+    from gemwright.errors import RequestError
     from gemwright.planner.answers import unknown_engine
 
     reason = unknown_engine(values["engine"])
     if reason is not None:
         show_unknown(values["engine"], reason, as_json=values["json"])
         return
+    if not values["advise"] and any(values[name] for name in ("report", "load_test", "load_test_result")):
+        raise RequestError("--report, --load-test and --load-test-result are of the report", remedy="add --advise")
     planned = _plan(model, values)
     others = [_versus(context, words, model) for words in values["versus"]]
     if values["emit"] is not None:
@@ -136,7 +139,16 @@ def _versus(context: click.Context, words: str, model: str | None) -> Plan:
     with context.command.make_context("plan --versus", split, obj=context.obj) as other:
         source = click.core.ParameterSource.COMMANDLINE
         changed = {name: value for name, value in other.params.items() if other.get_parameter_source(name) == source}
-    refused = {"versus", "json", "emit", "advise", "report", "load_test", "assert_fits"} & changed.keys()
+    refused = {
+        "versus",
+        "json",
+        "emit",
+        "advise",
+        "report",
+        "load_test",
+        "load_test_result",
+        "assert_fits",
+    } & changed.keys()
     if refused:
         raise RequestError("--versus takes flags that change the plan", value=", ".join(sorted(refused)))
     values = {**context.params, **changed}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemwright.errors import CheckpointError
+from gemwright.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
     from gemwright.planner.answers import Plan
@@ -25,7 +26,13 @@ def advise(planned: Plan, model: str | None, values: dict[str, Any]) -> None:
     from gemwright.planner.picture import stacked_bar, users_curve
     from gemwright.planner.report import memory_parts, report, table_row
 
-    load_test = _load_test(planned, model, values) if values["load_test"] else None
+    load_test = None
+    if values["load_test"] and values["load_test_result"]:
+        raise RequestError("--load-test measures what --load-test-result would say", remedy="leave one of them out")
+    if values["load_test_result"]:
+        load_test = _read_load_test(Path(values["load_test_result"]))
+    elif values["load_test"]:
+        load_test = _load_test(planned, model, values)
     if planned.settings.device is not None:
         machine = planned.settings.device.name
     else:
@@ -68,12 +75,41 @@ def _append(path: Path, row: str) -> None:
     path.write_text(f"{before}{gap}{head}{row}\n", encoding="utf-8")
 
 
+def _read_load_test(path: Path) -> LoadTest:
+    """Return what a saved search for the knee found. Raises CheckpointError where it cannot be read, RequestError for
+    a file of another kind."""
+    from gemwright.planner.report import LoadTest
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError("the result of the load test cannot be read", value=f"{path}: {error}") from error
+    try:
+        content = json.loads(text)
+        knee = content["knee"]
+        process_bytes = content["process_bytes"] if "process_bytes" in content else content["memory"]["process_bytes"]
+        return LoadTest(
+            command=str(content["machine"]["command"]),
+            num_users=int(knee["concurrency"]),
+            tokens_per_s=float(knee["tokens_per_s"]),
+            inter_token_p95_s=float(knee["inter_token_ms_p95"]) / 1000,
+            bent=str(knee["bent"]),
+            process_bytes=None if process_bytes is None else int(process_bytes),
+        )
+    except (ValueError, LookupError, TypeError) as error:
+        raise RequestError(
+            "--load-test-result",
+            value=path,
+            limit="what --find-knee of `gemwright bench serve` or `bench offline` saved",
+            remedy="search the knee with --save-result or --output",
+        ) from error
+
+
 def _load_test(planned: Plan, model: str | None, values: dict[str, Any]) -> LoadTest:
     """Raise the number of users on this machine with our own engine until something bends."""
     from gemwright.bench.offline import Load, run_load, search_knee
     from gemwright.cli.load import load_model
     from gemwright.cli.measuring import measure_run
-    from gemwright.errors import RequestError
     from gemwright.planner.report import LoadTest
 
     if planned.settings.engine != "gemwright":

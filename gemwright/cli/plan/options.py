@@ -127,6 +127,12 @@ _OPTIONS = (
     option("Output", "--advise", "Write a report, and add a row to a table of plans.", is_flag=True),
     option("Output", "--report", "The folder of --advise; left out, plan-report.", type=click.Path()),
     option("Output", "--load-test", "With --advise: measure the knee on this machine too.", is_flag=True),
+    option(
+        "Output",
+        "--load-test-result",
+        "With --advise: take the knee from a saved result of `bench serve --find-knee` or `bench offline --find-knee`.",
+        type=click.Path(),
+    ),
     option("Output", "--json", "Print one JSON object and nothing else on stdout.", is_flag=True),
     debug_option,
 )
