@@ -16,7 +16,6 @@ from fastapi import APIRouter, Request
 from gemwright.engine.async_engine import AsyncEngine
 from gemwright.engine.llm import LLM
 from gemwright.engine.request import Request as EngineRequest
-from gemwright.memory.process import RUNTIME_BYTES
 from gemwright.planner.ledger import Line, Place
 from gemwright.server.route import service_of
 from gemwright.server.service import Answering, Service
@@ -37,13 +36,13 @@ async def ledger(request: Request) -> dict[str, Any]:
     return {"model": service.names[0], "state": _state(service, engine), **found, "live": live}
 
 
-def read_ledger(engine: AsyncEngine, runtime_bytes: int = RUNTIME_BYTES) -> dict[str, Any]:
+def read_ledger(engine: AsyncEngine, runtime_bytes: int | None = None) -> dict[str, Any]:
     """Return the ledger of a live engine; any thread may ask, and the engine goes on meanwhile.
 
-    `runtime_bytes` is what the process is planned to take beside the engine's lines.
+    `runtime_bytes` is what the process is planned to take beside the engine's lines; None: as seen elsewhere.
     """
     llm = engine.llm
-    found = llm.measure(runtime_bytes=runtime_bytes)
+    found = llm.measure() if runtime_bytes is None else llm.measure(runtime_bytes=runtime_bytes)
     place: Place = "ram" if found.is_on_cpu else "gpu"
     lines = [
         {

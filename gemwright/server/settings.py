@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from gemwright.errors import RequestError
-from gemwright.memory.process import RUNTIME_BYTES
 
 ReasoningField = Literal["both", "reasoning", "reasoning_content"]
 
@@ -48,8 +47,8 @@ class ServerSettings:
     """`--metrics-prefix`: what the names of metrics begin with."""
     reasoning_field: ReasoningField = "both"
     """`--reasoning-field`: under which name an answer's thought goes out."""
-    planned_runtime_bytes: int = RUNTIME_BYTES
-    """What the process is planned to take beside the engine's lines: as this machine was calibrated, or as seen
+    planned_runtime_bytes: int | None = None
+    """What the process is planned to take beside the engine's lines, as this machine was calibrated; None: as seen
     elsewhere."""
 
     def __post_init__(self) -> None:
