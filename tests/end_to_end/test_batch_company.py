@@ -77,12 +77,12 @@ def small_pool(tiny_llm: TinyLLM, name: str, num_requests: float, step_tokens: i
     return int(num_requests * layout.request_bytes(MAX_LENGTH - 1, step_tokens))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("gemma4-k-equals-v", 18),
-        *[pytest.param(name, 30, marks=pytest.mark.slow) for name in ("gemma4-e", "gemma4-moe", "gemma3")],
-        pytest.param("gemma4-e", 240, marks=pytest.mark.slow),
+        *[(name, 30) for name in ("gemma4-k-equals-v", "gemma4-e", "gemma4-moe", "gemma3")],
+        ("gemma4-e", 240),
     ],
 )
 def test_no_setting_changes_an_answer(

@@ -153,6 +153,7 @@ def test_what_was_typed_comes_back_with_the_arrow_key_also_in_the_next_chat(
     assert history.read_text() == before
 
 
+@pytest.mark.slow
 def test_a_conversation_is_saved_loaded_and_remembered(model: str, environment: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     done = piped([model, *SAYS, "--system", "Be kind."], f"Hello.\n/save {path}\n/reset\nAgain.\n", environment)
@@ -251,6 +252,7 @@ def test_flags_that_cannot_be_are_refused(
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_base_model_says_so_and_continues_texts(environment: dict[str, str]) -> None:
     done = piped(["--max-tokens", "8"], "The capital of France is\n/think on\n/save x\n/memory\n", environment)
     assert done.returncode == 2, done.stderr

@@ -87,7 +87,7 @@ def test_any_json_is_rendered_or_refused(
         assert prompt.token_ids.count(2) == 1
 
 
-@pytest.mark.parametrize("name", ["gemma4", "gemma4-large"])
+@pytest.mark.parametrize("name", ["gemma4", pytest.param("gemma4-large", marks=pytest.mark.slow)])
 @given(messages=conversations(), tools=tools_lists(), thinking=st.booleans())
 @settings(max_examples=100)
 def test_ids_spell_the_text_and_control_tokens_come_from_the_template_alone(
@@ -119,7 +119,7 @@ PLAIN_VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize("name", ["gemma4", "gemma4-large"])
+@pytest.mark.parametrize("name", ["gemma4", pytest.param("gemma4-large", marks=pytest.mark.slow)])
 @given(
     history=conversations(),
     thought=st.none() | PLAIN.map(lambda text: f"T{text}"),
