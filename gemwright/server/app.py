@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,7 +15,7 @@ from gemwright.errors import GemwrightError
 from gemwright.server.door import Door
 from gemwright.server.errors import BusyError, NoRouteError, error_body, headers_of, status_of, style_of
 from gemwright.server.metrics import ServerMetrics
-from gemwright.server.route import BODIES, CompactJson, request_id_of
+from gemwright.server.route import CompactJson, request_id_of
 from gemwright.server.service import Service
 from gemwright.server.streaming import ClientGoneError
 
@@ -29,7 +27,7 @@ CLIENT_CLOSED = 499
 
 def make_app(service: Service) -> FastAPI:
     """Return the application that serves a model; `service` may get its engine later."""
-    from gemwright.server import ledger, page, status
+    from gemwright.server import ledger, openapi, page, status
     from gemwright.server.anthropic import messages
     from gemwright.server.ollama import absent, answers
     from gemwright.server.ollama import models as tags
@@ -67,7 +65,7 @@ def make_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     app.add_exception_handler(ClientGoneError, _answer_nobody)
-    _document_bodies(app)
+    openapi.document(app, service.settings)
     app.add_middleware(Door, settings=service.settings)
     if service.settings.cors_origins:
         # Outside the door, so that a page is told of a refusal too.
@@ -79,23 +77,6 @@ def make_app(service: Service) -> FastAPI:
             expose_headers=["x-request-id"],
         )
     return app
-
-
-def _document_bodies(app: FastAPI) -> None:
-    make: Callable[[], dict[str, Any]] = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = make()
-            components = schema.setdefault("components", {}).setdefault("schemas", {})
-            for name, model in BODIES.items():
-                own = model.model_json_schema(ref_template="#/components/schemas/{model}")
-                components.update(own.pop("$defs", {}))
-                components[name] = own
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # the way FastAPI documents
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

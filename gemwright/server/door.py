@@ -35,6 +35,11 @@ OPEN_PREFIXES = ("/page/",)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
+def is_open(path: str) -> bool:
+    """Whether a path needs no key."""
+    return path in OPEN_PATHS or path.startswith(OPEN_PREFIXES)
+
+
 class Keys:
     """API keys, kept as digests and compared in constant time."""
 
@@ -125,7 +130,7 @@ class Door:
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:
         path = scope["path"]
-        if path in OPEN_PATHS or path.startswith(OPEN_PREFIXES) or scope["method"] == "OPTIONS":
+        if is_open(path) or scope["method"] == "OPTIONS":
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")

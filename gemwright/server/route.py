@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 
 from gemwright.server.fields import Body, parse_body
 from gemwright.server.service import Service
-from gemwright.server.streaming import dump
+from gemwright.server.streaming import EVENT_STREAM, JSON_LINES, dump
 
 Model = TypeVar("Model", bound=Body)
 
@@ -34,24 +34,34 @@ def service_of(request: Request) -> Service:
     return found
 
 
-def documented(model: type[Body]) -> dict[str, Any]:
-    """Return what a route's OpenAPI entry says of its body. Bodies are read by fields.parse_body, whatever their
-    content type says, so FastAPI does not know them."""
-    reference = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
-        "x-body": model.__name__,
-    }
-
-
+_STREAMS: dict[str, dict[str, Any]] = {
+    EVENT_STREAM: {
+        "type": "object",
+        "description": "One event of the stream; its data is a JSON text, or [DONE] at the end of OpenAI's streams.",
+        "required": ["data"],
+        "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
+    },
+    JSON_LINES: {"type": "string", "description": "Lines, each of them a JSON object."},
+}
 BODIES: dict[str, type[Body]] = {}
 """Bodies that routes document, by name."""
 
 
-def body_of(model: type[Body]) -> dict[str, Any]:
-    """Return `documented` and remember the body for the components of the document."""
+def body_of(model: type[Body], example: dict[str, Any], *, stream: str | None = None) -> dict[str, Any]:
+    """Return what a route's OpenAPI entry says of its body, and remember the body for the document's components.
+
+    Bodies are read by fields.parse_body, whatever their content type says, so FastAPI does not know them. `example` is
+    a whole body; `stream` is the content type of an answer that comes piece by piece, where a client may ask for one.
+    """
     BODIES[model.__name__] = model
-    return documented(model)
+    content = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}, "example": example}
+    facts: dict[str, Any] = {
+        "requestBody": {"required": True, "content": {"application/json": content}},
+        "x-body": model.__name__,
+    }
+    if stream is not None:
+        facts["responses"] = {"200": {"content": {stream: {"schema": _STREAMS[stream]}}}}
+    return facts
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:

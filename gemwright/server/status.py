@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from gemwright import __version__
 from gemwright.server.metrics import CONTENT_TYPE, ServerMetrics
@@ -13,8 +13,30 @@ from gemwright.server.route import CompactJson, service_of
 
 router = APIRouter(tags=["Status"])
 
+_HEALTH: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {
+        200: {"description": "Requests are taken; the body is empty."},
+        503: {
+            "description": "Requests are not taken.",
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "required": ["state", "problem"],
+                        "properties": {
+                            "state": {"enum": ["loading", "ready", "draining", "failed"]},
+                            "problem": {"type": ["string", "null"]},
+                        },
+                    }
+                }
+            },
+        },
+    },
+}
 
-@router.get("/health")
+
+@router.get("/health", **_HEALTH)
 async def health(request: Request) -> Response:
     """200 while requests are taken; 503 while the model is loaded, when it failed, and when the server goes down."""
     service = service_of(request)
@@ -25,14 +47,14 @@ async def health(request: Request) -> Response:
     return CompactJson({"state": service.state, "problem": problem}, status_code=503)
 
 
-@router.get("/ready")
+@router.get("/ready", **_HEALTH)
 async def ready(request: Request) -> Response:
     """The same as /health, for those who tell readiness from life."""
     return await health(request)
 
 
-@router.get("/ping")
-@router.post("/ping")
+@router.get("/ping", **_HEALTH)
+@router.post("/ping", **_HEALTH)
 async def ping(request: Request) -> Response:
     """The same as /health, under the name that SageMaker asks for."""
     return await health(request)
@@ -56,7 +78,7 @@ async def version() -> dict[str, str]:
     return {"version": __version__}
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Metrics for Prometheus."""
     found: ServerMetrics = request.app.state.metrics

@@ -66,7 +66,7 @@ class ScriptedCore(EngineCore):
         self._end = max(self.eos_token_ids)
 
     def _execute(self, scheduled: Sequence[ScheduledRequest]) -> list[NDArray[np.float32] | None]:
-        if self._computes:
+        if self._computes or any(item.request.params.prompt_logprobs is not None for item in scheduled):
             super()._execute(scheduled)
         if self._seconds_per_step:
             time.sleep(self._seconds_per_step)
@@ -104,7 +104,7 @@ def scripted_llm(
 ) -> LLM:
     """Return an engine on a checkpoint (such as a tiny one) that answers by a script; `options` are those of LLM.
 
-    Prompt logprobs need `computes`. `seconds_per_step` makes every step take so long, for tests of time.
+    The model is run for prompt logprobs too. `seconds_per_step` makes every step take so long, for tests of time.
     """
     llm = LLM(folder, **options)
     if llm.tokenizer is None:

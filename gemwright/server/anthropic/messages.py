@@ -19,14 +19,21 @@ from gemwright.server.anthropic.schema import CountTokensBody, MessagesBody
 from gemwright.server.errors import error_body
 from gemwright.server.route import CompactJson, body_of, read_body, request_id_of, service_of
 from gemwright.server.service import Answering, Asked, Service
-from gemwright.server.streaming import Stream, event, while_connected
+from gemwright.server.streaming import EVENT_STREAM, Stream, event, while_connected
 
 router = APIRouter(tags=["Anthropic"])
 
 PING = event({"type": "ping"}, "ping")
 
 
-@router.post("/v1/messages", openapi_extra=body_of(MessagesBody))
+@router.post(
+    "/v1/messages",
+    openapi_extra=body_of(
+        MessagesBody,
+        {"model": "gemma", "max_tokens": 64, "messages": [{"role": "user", "content": "Why is the sky blue?"}]},
+        stream=EVENT_STREAM,
+    ),
+)
 async def messages(request: Request) -> Response:
     """Answer a conversation, whole or as it comes."""
     service = service_of(request)
@@ -40,7 +47,12 @@ async def messages(request: Request) -> Response:
     return CompactJson(await while_connected(request, writer.whole))
 
 
-@router.post("/v1/messages/count_tokens", openapi_extra=body_of(CountTokensBody))
+@router.post(
+    "/v1/messages/count_tokens",
+    openapi_extra=body_of(
+        CountTokensBody, {"model": "gemma", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+    ),
+)
 async def count_tokens(request: Request) -> dict[str, int]:
     """Count the tokens of a conversation's prompt, tools and all."""
     service = service_of(request)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -21,8 +23,8 @@ _MANAGEMENT = (
 )
 
 
-@router.post("/api/embed")
-@router.post("/api/embeddings")
+@router.post("/api/embed", status_code=400)
+@router.post("/api/embeddings", status_code=400)
 async def embed() -> Response:
     """Refuse: the models that are served here write text."""
     raise no_embeddings()
@@ -34,7 +36,18 @@ def _refuse(method: str, path: str, remedy: str) -> None:
         raise NotOfferedError(f"{method} {path}: this server does not manage models", remedy=remedy)
 
     name = f"{method.lower()}_{path.split('/')[2]}"
-    router.add_api_route(path, refuse, methods=[method], name=name)
+    parameters = [
+        {"name": word, "in": "path", "required": True, "schema": {"type": "string"}}
+        for word in re.findall(r"{(\w+)}", path)
+    ]
+    router.add_api_route(
+        path,
+        refuse,
+        methods=[method],
+        name=name,
+        status_code=501,
+        openapi_extra={"parameters": parameters} if parameters else None,
+    )
 
 
 for _route in _MANAGEMENT:

@@ -29,7 +29,14 @@ router = APIRouter(tags=["Ollama"])
 _NANOSECONDS = 1_000_000_000
 
 
-@router.post("/api/chat", openapi_extra=body_of(OllamaChatBody))
+@router.post(
+    "/api/chat",
+    openapi_extra=body_of(
+        OllamaChatBody,
+        {"model": "gemma", "messages": [{"role": "user", "content": "Why is the sky blue?"}]},
+        stream=JSON_LINES,
+    ),
+)
 async def chat(request: Request) -> Response:
     """Answer a conversation, as it comes or whole."""
     service = service_of(request)
@@ -42,7 +49,10 @@ async def chat(request: Request) -> Response:
     return await _answer(request, service, body, name, asked)
 
 
-@router.post("/api/generate", openapi_extra=body_of(GenerateBody))
+@router.post(
+    "/api/generate",
+    openapi_extra=body_of(GenerateBody, {"model": "gemma", "prompt": "Why is the sky blue?"}, stream=JSON_LINES),
+)
 async def generate(request: Request) -> Response:
     """Answer one prompt, as it comes or whole."""
     service = service_of(request)

@@ -59,7 +59,7 @@ async def list_running(request: Request) -> dict[str, Any]:
     return {"models": [{key: value for key, value in model.items() if key != "modified_at"} for model in models]}
 
 
-@router.post("/api/show", openapi_extra=body_of(ShowBody))
+@router.post("/api/show", openapi_extra=body_of(ShowBody, {"model": "gemma"}))
 async def show_model(request: Request) -> dict[str, Any]:
     """Describe the model under one of its names."""
     service = service_of(request)

@@ -10,7 +10,7 @@ from gemwright.errors import UnsupportedError
 router = APIRouter(tags=["OpenAI"])
 
 
-@router.post("/v1/embeddings")
+@router.post("/v1/embeddings", status_code=400)
 async def embeddings() -> Response:
     """Refuse: the models that are served here write text."""
     raise no_embeddings()

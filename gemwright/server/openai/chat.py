@@ -19,7 +19,7 @@ from gemwright.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from gemwright.server.openai.usage import usage_of
 from gemwright.server.route import CompactJson, body_of, read_body, request_id_of, service_of
 from gemwright.server.service import Answering, Asked, Service
-from gemwright.server.streaming import Stream, event, while_connected
+from gemwright.server.streaming import EVENT_STREAM, Stream, event, while_connected
 from gemwright.text.parser_events import Event, EventType
 
 router = APIRouter()
@@ -27,7 +27,15 @@ router = APIRouter()
 DONE = b"data: [DONE]\n\n"
 
 
-@router.post("/v1/chat/completions", tags=["OpenAI"], openapi_extra=body_of(ChatBody))
+@router.post(
+    "/v1/chat/completions",
+    tags=["OpenAI"],
+    openapi_extra=body_of(
+        ChatBody,
+        {"messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 64},
+        stream=EVENT_STREAM,
+    ),
+)
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation, whole or as it comes."""
     service = service_of(request)

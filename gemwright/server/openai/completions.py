@@ -23,14 +23,18 @@ from gemwright.server.openai.logprobs import TextPlaces, prompt_logprobs, shown,
 from gemwright.server.openai.usage import added, usage_of
 from gemwright.server.route import CompactJson, body_of, read_body, request_id_of, service_of
 from gemwright.server.service import Answering, Asked, Service
-from gemwright.server.streaming import Stream, event, while_connected
+from gemwright.server.streaming import EVENT_STREAM, Stream, event, while_connected
 
 router = APIRouter()
 
 DONE = b"data: [DONE]\n\n"
 
 
-@router.post("/v1/completions", tags=["OpenAI"], openapi_extra=body_of(CompletionBody))
+@router.post(
+    "/v1/completions",
+    tags=["OpenAI"],
+    openapi_extra=body_of(CompletionBody, {"prompt": "The sky is", "max_tokens": 16}, stream=EVENT_STREAM),
+)
 async def completions(request: Request) -> Response:
     """Go on with one or more prompts, whole or as it comes."""
     service = service_of(request)

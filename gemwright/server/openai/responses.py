@@ -18,7 +18,7 @@ from gemwright.server.openai.responses_schema import ENCRYPTED_THOUGHTS, LOGPROB
 from gemwright.server.openai.usage import usage_of
 from gemwright.server.route import CompactJson, body_of, read_body, request_id_of, service_of
 from gemwright.server.service import Answering, Asked, Service
-from gemwright.server.streaming import Stream, event, while_connected
+from gemwright.server.streaming import EVENT_STREAM, Stream, event, while_connected
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -29,7 +29,9 @@ class NotStoredError(NotFoundError):
     default_remedy = "keep the response where it is received, and send its output as input of the next request"
 
 
-@router.post("/v1/responses", openapi_extra=body_of(ResponsesBody))
+@router.post(
+    "/v1/responses", openapi_extra=body_of(ResponsesBody, {"input": "Why is the sky blue?"}, stream=EVENT_STREAM)
+)
 async def responses(request: Request) -> Response:
     """Answer a conversation of items, whole or as it comes. Nothing is stored."""
     service = service_of(request)
@@ -45,10 +47,10 @@ async def responses(request: Request) -> Response:
     return CompactJson(await while_connected(request, writer.whole))
 
 
-@router.get("/v1/responses/{response_id}")
-@router.delete("/v1/responses/{response_id}")
-@router.get("/v1/responses/{response_id}/input_items")
-@router.post("/v1/responses/{response_id}/cancel")
+@router.get("/v1/responses/{response_id}", status_code=404)
+@router.delete("/v1/responses/{response_id}", status_code=404)
+@router.get("/v1/responses/{response_id}/input_items", status_code=404)
+@router.post("/v1/responses/{response_id}/cancel", status_code=404)
 async def stored_response(response_id: str) -> Response:
     """Refuse: responses are not stored."""
     raise NotStoredError("responses are not stored here", value=response_id[:200])

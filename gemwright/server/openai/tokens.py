@@ -17,7 +17,7 @@ from gemwright.text.tokenizer import Tokenizer
 router = APIRouter(tags=["Tokens"])
 
 
-@router.post("/tokenize", openapi_extra=body_of(TokenizeBody))
+@router.post("/tokenize", openapi_extra=body_of(TokenizeBody, {"prompt": "The sky is"}))
 async def tokenize(request: Request) -> dict[str, Any]:
     """Tell the ids of a text, or of a conversation's prompt, as an answer to it would begin with them.
 
@@ -39,7 +39,7 @@ async def tokenize(request: Request) -> dict[str, Any]:
     }
 
 
-@router.post("/detokenize", openapi_extra=body_of(DetokenizeBody))
+@router.post("/detokenize", openapi_extra=body_of(DetokenizeBody, {"tokens": [2, 3]}))
 async def detokenize(request: Request) -> dict[str, str]:
     """Tell the text of ids, control words spelled out; bytes that are no character are U+FFFD."""
     service = service_of(request)
