@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from gemwright.engine.llm import LLM
 from gemwright.engine.request import Request, SamplingParams
 from gemwright.errors import RequestError
 
+NUM_PROMPTS: Final = 16
+CONCURRENCY: Final = 4
+"""Of a load where nothing is said."""
 _FIRST_ID = 3
 """Below it are control tokens."""
 
@@ -23,20 +26,29 @@ _FIRST_ID = 3
 class Load:
     """Requests of one shape."""
 
-    num_prompts: int = 16
+    num_prompts: int = NUM_PROMPTS
     input_len: int = 128
     output_len: int = 64
-    concurrency: int = 4
-    """At once; the next one begins when one has ended."""
+    concurrency: int = CONCURRENCY
+    """Asked for at once; the next one comes when one has ended. The engine runs at most its `max_num_seqs` of them, and
+    the others wait."""
     seed: int = 0
     """Loads of different seeds have no prompt in common."""
 
     def __post_init__(self) -> None:
         for name in ("num_prompts", "input_len", "output_len", "concurrency"):
             if getattr(self, name) < 1:
-                raise RequestError(name, value=getattr(self, name), limit="at least 1")
+                remedy = f"raise --{name.replace('_', '-')}"
+                raise RequestError(name, value=getattr(self, name), limit="at least 1", remedy=remedy)
+        if self.concurrency > self.num_prompts:
+            raise RequestError(
+                "fewer requests than are to be at once",
+                value=f"--concurrency {self.concurrency}",
+                limit=f"--num-prompts {self.num_prompts}",
+                remedy=f"raise --num-prompts to {self.concurrency} and more, or lower --concurrency",
+            )
         if self.seed < 0:
-            raise RequestError("seed", value=self.seed, limit="at least 0")
+            raise RequestError("seed", value=self.seed, limit="at least 0", remedy="change --seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,8 @@ class Measured:
     pool_share: float
     num_full_steps: int
     """Steps in which a request waited because the K/V pool had no room for it."""
+    max_running: int
+    """The most requests that were in one step: fewer than were asked for at once where others waited."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -86,6 +100,7 @@ class Measured:
             "num_preemptions": self.num_preemptions,
             "pool_share": round(self.pool_share, 4),
             "num_full_steps": self.num_full_steps,
+            "max_running": self.max_running,
         }
 
 
@@ -112,7 +127,7 @@ def run_load(llm: LLM, load: Load, *, burst: bool = False) -> Measured:
     firsts: list[float] = []
     between: list[float] = []
     share = 0.0
-    num_full_steps = num_tokens = 0
+    num_full_steps = num_tokens = max_running = 0
     live: dict[int, Request] = {}
     began = time.perf_counter()
     try:
@@ -129,6 +144,9 @@ def run_load(llm: LLM, load: Load, *, burst: bool = False) -> Measured:
             advanced = core.step()
             share = max(share, core.blocks.share_held)
             num_full_steps += _has_no_room(llm, len(advanced))
+            # Who is done has left the running ones; who is in the middle of a prompt has not advanced.
+            in_step = {request.request_id for request in (*core.scheduler.running, *advanced)}
+            max_running = max(max_running, len(in_step))
             for request in advanced:
                 now, key = time.perf_counter(), request.request_id
                 if request.error is not None:
@@ -155,6 +173,7 @@ def run_load(llm: LLM, load: Load, *, burst: bool = False) -> Measured:
         core.counters.num_preemptions - preempted,
         share,
         num_full_steps,
+        max_running,
     )
 
 
@@ -218,4 +237,4 @@ def _prompts(llm: LLM, load: Load) -> Iterator[list[int]]:
         yield [llm.spec.bos_token_id, *generator.integers(_FIRST_ID, high, load.input_len - 1).tolist()]
 
 
-__all__ = ["KneeFound", "Load", "Measured", "percentile", "run_load", "search_knee"]
+__all__ = ["CONCURRENCY", "NUM_PROMPTS", "KneeFound", "Load", "Measured", "percentile", "run_load", "search_knee"]

@@ -62,6 +62,15 @@ def test_a_burst_counts_as_all_at_once(gemwright: CommandLine, tiny_folder: Tiny
     assert content["ttft"]["p99_ms"] > content["ttft"]["p50_ms"]
 
 
+def test_how_many_ran_at_once_is_counted_and_said(gemwright: CommandLine, tiny_folder: TinyFolder) -> None:
+    words = ("offline", tiny_folder("gemma3"), *SHAPE, "--concurrency", 5, "--max-num-seqs", 2)
+    content = bench(gemwright, *words)
+    assert (content["num_prompts"], content["concurrency"], content["max_running"]) == (16, 5, 2)
+    assert "tokens/s, 2 at once of 5 asked for," in gemwright("bench", *words).stdout
+    content = bench(gemwright, "offline", tiny_folder("gemma3"), *SHAPE, "--concurrency", 17)
+    assert content["num_prompts"] == 17
+
+
 def test_an_answer_of_one_token_has_nothing_between_tokens(gemwright: CommandLine, tiny_folder: TinyFolder) -> None:
     words = ("--input-len", 8, "--output-len", 1, "--num-prompts", 2, "--max-model-len", 32)
     content = bench(gemwright, "offline", tiny_folder("gemma3"), *words)
@@ -117,7 +126,7 @@ def test_a_load_leaves_nothing_in_the_engine(tiny_llm: TinyLLM) -> None:
 def test_people_read_a_line_for_each_thing(gemwright: CommandLine, tiny_folder: TinyFolder) -> None:
     found = gemwright("bench", "offline", tiny_folder("gemma3"), *SHAPE, "--num-prompts", 2)
     assert found.code == 0
-    for text in ("tokens/s, 4 at once", "first token", "between tokens", "of the K/V pool held"):
+    for text in ("tokens/s, 2 at once,", "first token", "between tokens", "of the K/V pool held"):
         assert text in found.stdout
     found = gemwright("bench", "offline", tiny_folder("gemma3"), *SHAPE, "--find-knee", "--max-num-seqs", 2)
     assert found.stdout.startswith("knee: ")
@@ -131,6 +140,7 @@ def test_people_read_a_line_for_each_thing(gemwright: CommandLine, tiny_folder: 
         (["offline", "--num-prompts", "0"], 2, "num_prompts"),
         (["offline", "--concurrency", "0"], 2, "concurrency"),
         (["offline", "--concurrency", "-3"], 2, "concurrency"),
+        (["offline", "--concurrency", "40", "--num-prompts", "3"], 2, "raise --num-prompts to 40"),
         (["offline", "--input-len", "-1"], 2, "input_len"),
         (["offline", "--output-len", "0"], 2, "output_len"),
         (["offline", "--seed", "-1"], 2, "seed"),

@@ -34,10 +34,10 @@ Examples:
   gemwright bench offline --find-knee --max-num-seqs 32 --json""",
 )
 @click.argument("word", required=False, metavar="[MODEL]", shell_complete=complete_model)
-@option("Load", "--num-prompts", "Requests in all; left out, 16.", type=int)
+@option("Load", "--num-prompts", "Requests in all; left out, 16, or as many as --concurrency.", type=int)
 @option("Load", "--input-len", "Tokens of each prompt; left out, 128.", type=int)
 @option("Load", "--output-len", "Tokens of each answer; left out, 64.", type=int)
-@option("Load", "--concurrency", "Requests at once; left out, 4.", type=int)
+@option("Load", "--concurrency", "Requests asked for at once, of which --max-num-seqs run; left out, 4.", type=int)
 @option("Load", "--seed", "Of the random prompts; left out, 0.", type=int)
 @option("Load", "--burst", "Send all requests at once.", is_flag=True)
 @option(
@@ -59,7 +59,7 @@ def offline(context: click.Context, /, word: str | None, **values: Any) -> None:
     The knee is the last number of users before memory bends (a preemption, or 95 % of the K/V pool held), latency (the
     95th percentile between tokens more than doubles) or throughput (a doubling brings less than a tenth more).
     """
-    from gemwright.bench.offline import Load, run_load, search_knee
+    from gemwright.bench.offline import CONCURRENCY, NUM_PROMPTS, Load, run_load, search_knee
     from gemwright.cli.asked import choose_model
     from gemwright.cli.load import load_model
     from gemwright.cli.measuring import measure_run
@@ -67,7 +67,13 @@ def offline(context: click.Context, /, word: str | None, **values: Any) -> None:
     from gemwright.errors import RequestError
 
     names = ("num_prompts", "input_len", "output_len", "concurrency", "seed")
-    load = Load(**given(values, names))
+    asked = given(values, names)
+    if values["num_prompts"] is not None:
+        # Left out, no more at once than there are.
+        asked.setdefault("concurrency", max(1, min(CONCURRENCY, values["num_prompts"])))
+    elif values["concurrency"] is not None:
+        asked["num_prompts"] = max(NUM_PROMPTS, values["concurrency"])
+    load = Load(**asked)
     if values["find_knee"] and (values["concurrency"] is not None or values["num_prompts"] is not None):
         raise RequestError("--find-knee chooses how many at once", remedy="leave --concurrency and --num-prompts out")
     if values["find_knee"] and values["burst"]:
@@ -115,9 +121,9 @@ def _show(content: dict[str, Any]) -> None:
         print(f"knee: {knee['concurrency']} users, {knee['tokens_per_s']:.1f} tokens/s; {behind}")
         print(f"burst of {burst['concurrency']}: first token within {burst['ttft']['p95_ms']:.0f} ms for 95 %")
         return
-    print(
-        f"{content['tokens_per_s']:.1f} tokens/s, {content['concurrency']} at once, {content['seconds']:.2f} s in all"
-    )
+    at_once, asked = content["max_running"], content["concurrency"]
+    waited = "" if at_once == asked else f" of {asked} asked for"
+    print(f"{content['tokens_per_s']:.1f} tokens/s, {at_once} at once{waited}, {content['seconds']:.2f} s in all")
     for name, title in (("ttft", "first token"), ("inter_token", "between tokens")):
         row = content[name]
         if row is not None:
