@@ -93,7 +93,23 @@ class SectionOption(click.Option):
 
 
 class SectionCommand(click.Command):
-    """A command whose help lists its options by section."""
+    """A command whose help lists its options by section, and which takes no flag with one value twice."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line, or fail as a usage error; of two values none would be known to be meant."""
+        if not ctx.resilient_parsing:
+            self._refuse_repeats(ctx, list(args))
+        return super().parse_args(ctx, args)
+
+    def _refuse_repeats(self, ctx: click.Context, args: list[str]) -> None:
+        _, _, given = self.make_parser(ctx).parse_args(args)
+        for parameter in dict.fromkeys(given):
+            if not isinstance(parameter, click.Option) or parameter.multiple or given.count(parameter) == 1:
+                continue
+            # A switch that is said twice means the same, unless it has an opposite.
+            if not parameter.is_flag or parameter.secondary_opts:
+                names = "/".join((*parameter.opts, *parameter.secondary_opts))
+                raise click.UsageError(f"{names} is given {given.count(parameter)} times: give it once", ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list for each section, in the order of their first options; arguments stand in the text."""

@@ -66,12 +66,22 @@ def find_device(name: str) -> Device:
     sharing = [device.name for device, texts in rows if wanted and any(wanted <= text for text in texts)]
     spelled = {" ".join(sorted(text)): device.name for device, texts in rows for text in texts}
     close = [spelled[text] for text in difflib.get_close_matches(" ".join(sorted(wanted)), spelled, n=5, cutoff=0.5)]
-    names = list(dict.fromkeys(sharing or close))
+    # A maker's word alone, such as Xeon, names all that have it.
+    made = [] if wanted or not name.strip() else [d.name for d, _ in rows if name.strip().lower() in d.name.lower()]
+    names = list(dict.fromkeys(sharing or close or made))
+    if not names:
+        known = ", ".join(device.name for device, _ in rows)
+        raise UnsupportedError(
+            "no device of this name is in the table",
+            value=name or "nothing",
+            limit=f"none is close; there are {known}",
+            remedy="name one of these, or give --memory 24GiB instead of a name",
+        )
     raise UnsupportedError(
-        "the name fits several devices" if len(sharing) > 1 else "no device of this name is in the table",
+        "the name fits several devices" if len(sharing or made) > 1 else "no device of this name is in the table",
         value=name,
-        limit=", ".join(names) or "none is close",
-        remedy=f'name one of them, such as "{names[0]}"' if names else "give --memory 24GiB instead of a name",
+        limit=", ".join(names),
+        remedy=f'name one of them, such as "{names[0]}"',
     )
 
 

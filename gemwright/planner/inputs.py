@@ -5,12 +5,14 @@ Where the hub cannot be asked or does not answer, the table of published configs
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from gemwright.errors import CheckpointError, RequestError
 from gemwright.loading import default_model
-from gemwright.loading.hub_name import HubName
+from gemwright.loading.hub_name import DEFAULT_REVISION, HubName
 from gemwright.loading.resolve import local_path_or_name
+from gemwright.planner.quantization import find_recipe
 from gemwright.spec.model_header import ModelHeader
 
 _DEFAULT_HUB_ID: Final = "google/gemma-3-270m"
@@ -31,10 +33,12 @@ def read_header(
     name, two revisions and a name that leaves open which GGUF model is meant, UnsupportedError for what is refused,
     CheckpointError for what is not there, damaged, or can be learned neither from the hub nor from what is here.
     """
+    if revision is not None and not revision.strip():
+        raise RequestError("--revision is empty", remedy="name a branch, a tag or a commit, or leave it out")
     if model is None:
         if revision is not None:
             raise RequestError("the default model has one revision", value=revision, remedy="leave --revision out")
-        return _default_header()
+        return replace(_default_header(), is_default=True)
     found = local_path_or_name(model, revision)
     if isinstance(found, HubName):
         if model.endswith(".json"):
@@ -111,21 +115,38 @@ def _without_hub(name: HubName, reason: str, allow_unknown_config_keys: bool) ->
 
     note = f"planned from the config in the local cache alone, as {reason}"
     cached = cached_config_header(name, note, allow_unknown_config_keys=allow_unknown_config_keys)
-    return cached or _published_header(name.model, str(name), reason, allow_unknown_config_keys)
+    revision = None if name.revision == DEFAULT_REVISION else name.revision
+    return cached or _published_header(name.model, str(name), reason, allow_unknown_config_keys, revision=revision)
 
 
 def _published_header(
-    model: str, name: str, reason: str, allow_unknown_config_keys: bool, *, quantization: str | None = None
+    model: str,
+    name: str,
+    reason: str,
+    allow_unknown_config_keys: bool,
+    *,
+    quantization: str | None = None,
+    revision: str | None = None,
 ) -> ModelHeader | None:
     from gemwright.loading.headers import read_model_config
     from gemwright.planner.published import find_published
 
-    published = find_published(model)
-    if published is None:
+    repository, _, named = model.partition(":")
+    published = find_published(repository)
+    if published is None or (named and not published.is_gguf):
         return None
+    if named:
+        quantization = find_recipe(named).name
     notes = [f"planned from the config of {published.base_id} that comes with Gemwright, as {reason}"]
     if not published.is_exact:
-        notes.append(f"{model} is taken to be a variant of {published.base_id}")
+        notes.append(f"{repository} is taken to be a variant of {published.base_id}")
+    if published.is_gguf and not (quantization or published.quantization):
+        notes.append(
+            f"{repository} holds files of several types and none is named: 16 bits are assumed, unless {repository}"
+            ":Q4_K_M or --quantization q4_k_m says otherwise"
+        )
+    if revision is not None:
+        notes.append(f"revision {revision} was not looked at: what is published as main is planned")
     source = f"{published.hub_id}/config.json"
     spec, labeled = read_model_config(published.config, source, allow_unknown_config_keys)
     return ModelHeader(

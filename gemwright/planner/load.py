@@ -53,7 +53,9 @@ class LoadMix:
             )
         for share, tokens in self.quantiles:
             if not 0 <= share <= 1:
-                raise RequestError("a quantile of the lengths", value=f"p{100 * share:g}", limit="p0 to p100")
+                raise RequestError(
+                    "a quantile of the lengths", value=f"p{100 * share:g}", limit="p0 to p100", remedy=_EXAMPLE
+                )
             if type(tokens) is not int or tokens < 1:
                 raise RequestError("a length", value=tokens, limit="an integer of at least 1", remedy=_EXAMPLE)
         for (share, tokens), (next_share, next_tokens) in zip(self.quantiles, self.quantiles[1:], strict=False):
@@ -64,8 +66,14 @@ class LoadMix:
                     limit="each larger than the one before",
                     remedy=_EXAMPLE,
                 )
-        if type(self.shared_prefix_tokens) is not int or self.shared_prefix_tokens < 0:
-            raise RequestError("shared_prefix_tokens", value=self.shared_prefix_tokens, limit="0 or more")
+        shared, longest = self.shared_prefix_tokens, self.quantiles[-1][1]
+        if type(shared) is not int or not 0 <= shared <= longest:
+            raise RequestError(
+                "the tokens that all requests begin with",
+                value=f"--shared-prefix {shared}",
+                limit=f"0 to {longest}, the longest request",
+                remedy="lower --shared-prefix, or raise max= of --mix",
+            )
 
     @property
     def max_tokens(self) -> int:
@@ -255,7 +263,12 @@ def _block_sizes(estimate: Estimate, settings: PlanSettings) -> Iterator[tuple[K
 
 def _check_users(num_users: int) -> None:
     if not 1 <= num_users <= MOST_LOAD_USERS:
-        raise RequestError("requests at once", value=num_users, limit=f"1 to {MOST_LOAD_USERS}")
+        raise RequestError(
+            "requests of a load at once",
+            value=num_users,
+            limit=f"1 to {MOST_LOAD_USERS}",
+            remedy="lower --max-num-seqs, or leave --mix out",
+        )
 
 
 def _share(name: str) -> float | None:

@@ -5,6 +5,8 @@ Only the order of magnitude is known: it depends on the attention kernel, so eve
 
 from __future__ import annotations
 
+from math import ceil
+
 from gemwright.planner.ledger import Line, Place
 from gemwright.planner.settings import PlanSettings
 from gemwright.spec.model_spec import ModelSpec, TowerSpec
@@ -28,7 +30,8 @@ def media_lines(
         if not count or tower.sizes is None:
             continue
         sizes = tower.sizes
-        scale = settings.image_tokens / sizes.num_soft_tokens if tower.name == "vision" and sizes.num_soft_tokens else 1
+        is_scaled = tower.name == "vision" and sizes.num_soft_tokens > 0
+        scale = (image_tokens(spec, settings) or 0) / sizes.num_soft_tokens if is_scaled else 1
         positions = round(sizes.num_positions * scale)
         row = 5 * sizes.hidden_size + 3 * sizes.feed_forward_width
         held = dtype_bytes * (positions * row + round(sizes.num_front_values * scale))
@@ -59,6 +62,18 @@ def media_lines(
             )
         )
     return tuple(lines)
+
+
+def image_tokens(spec: ModelSpec, settings: PlanSettings) -> int | None:
+    """Return the soft tokens of one image: as asked, else the model's own number; None for a model without images."""
+    sizes = next((tower.sizes for tower in spec.towers if tower.name == "vision"), None)
+    return None if sizes is None else settings.image_tokens or sizes.num_soft_tokens
+
+
+def audio_tokens(spec: ModelSpec, settings: PlanSettings) -> int:
+    """Return the soft tokens of a request's sound, 0 where there is none."""
+    sizes = next((tower.sizes for tower in spec.towers if tower.name == "audio"), None)
+    return 0 if sizes is None else ceil(settings.audio_seconds / AUDIO_CLIP_SECONDS * sizes.num_soft_tokens)
 
 
 def _num_items(tower: TowerSpec, settings: PlanSettings) -> int:

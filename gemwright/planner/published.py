@@ -83,7 +83,8 @@ _OWNER: Final = re.compile(r"[a-z0-9][a-z0-9._-]*", re.IGNORECASE)
 # anyone), the quantization it names, and whether the files are GGUF, of which one repository holds many types.
 _CONVERSIONS: Final[tuple[tuple[re.Pattern[str], str | None, str | None, bool], ...]] = (
     (re.compile(r"(-bf16)?"), None, None, False),
-    (re.compile(r"(-qat)?(-q4_0)?-gguf"), None, None, True),
+    (re.compile(r"(-qat)?-gguf"), None, None, True),
+    (re.compile(r"(-qat)?-q4_0-gguf"), None, "q4_0", True),
     (re.compile(r"(-qat)?-mlx-4bit"), None, "mlx-4bit", False),
     (re.compile(r"(-qat)?-mlx-8bit"), None, "mlx-8bit", False),
     # Without the word MLX, "4bit" may mean any method.
@@ -93,16 +94,14 @@ _CONVERSIONS: Final[tuple[tuple[re.Pattern[str], str | None, str | None, bool], 
 
 
 def find_published(model: str) -> PublishedModel | None:
-    """Return what is known of a model by its name, such as "google/gemma-4-31B-it" or "gemma-4-31B-it"; else None.
+    """Return what is known of a model by its name on the hub, such as "google/gemma-4-31B-it"; else None.
 
-    Case does not matter. A name without an owner is one of Google's. Beside the published repositories, names of the
+    Case does not matter. Beside the published repositories, names of the
     form `owner/gemma-4-31B-it`, `owner/gemma-4-31B-it-GGUF` and `mlx-community/gemma-4-31B-it-4bit` are taken as what
     they say (`is_exact` false). Look for a local path of that name first: this function looks at names alone.
     """
     owner, slash, name = model.rpartition("/")
-    if not slash:
-        owner = "google"
-    if not name or not _OWNER.fullmatch(owner):
+    if not slash or not name or not _OWNER.fullmatch(owner):
         return None
     wanted = f"{owner}/{name}".lower()
     for hub_id, base, variant in _known_models():

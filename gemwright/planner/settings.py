@@ -5,7 +5,6 @@ A field left at None is decided by the engine's own rule and shown with the plan
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final, Literal
@@ -15,6 +14,15 @@ from gemwright.planner.devices import Device
 
 Engine = Literal["gemwright", "vllm", "llama.cpp", "ollama"]
 ENGINES: Final[tuple[Engine, ...]] = ("gemwright", "vllm", "llama.cpp", "ollama")
+
+IMAGE_TOKENS: Final = (70, 140, 280, 560, 1120)
+"""Soft tokens that an image of Gemma 4 may have."""
+MOST_AUDIO_SECONDS: Final = 100_000
+"""Beyond any context: a second of sound takes 25 tokens."""
+VLLM_BLOCK_STEP: Final = 16
+"""vLLM takes any number of tokens for a block, and its attention kernels multiples of this one."""
+MOST_MARGIN: Final = 100
+"""More room than that is a slip of the keyboard."""
 
 UNKNOWN_ENGINES: Final[Mapping[str, str]] = {
     "tgi": "its memory for K/V comes from a warm-up run on the device, by rules that no published record confirms",
@@ -61,12 +69,14 @@ class PlanSettings:
     tensor_parallel_size: int = 1
     num_images: int = 0
     """Images of one request."""
-    image_tokens: int = 280
+    image_tokens: int | None = None
+    """Soft tokens of one image, of IMAGE_TOKENS; None: the model's own number."""
     audio_seconds: float = 0.0
     draft: bool = False
     """Whether the model's drafter runs beside it."""
     lora_rank: int | None = None
-    num_loras: int = 1
+    num_loras: int | None = None
+    """None: one, where `lora_rank` is given."""
     language_model_only: bool = False
     margin: Mapping[str, float] = field(default_factory=dict)
     # gemwright
@@ -95,16 +105,42 @@ class PlanSettings:
                 raise RequestError(name, value=value, limit="an integer of at least 1", remedy=f"change {flag(name)}")
         if type(self.num_images) is not int or self.num_images < 0:
             raise RequestError("num_images", value=self.num_images, limit="0 or more", remedy="change --images")
-        if not self.audio_seconds >= 0 or math.isinf(self.audio_seconds):
-            raise RequestError("audio_seconds", value=self.audio_seconds, limit="0 or more")
+        if self.image_tokens is not None and self.image_tokens not in IMAGE_TOKENS:
+            limit = ", ".join(map(str, IMAGE_TOKENS))
+            raise RequestError("image_tokens", value=self.image_tokens, limit=limit, remedy="change --image-tokens")
+        if not 0 <= self.audio_seconds <= MOST_AUDIO_SECONDS:
+            raise RequestError(
+                "audio_seconds",
+                value=self.audio_seconds,
+                limit=f"0 to {MOST_AUDIO_SECONDS} seconds",
+                remedy="change --audio-seconds",
+            )
+        if self.num_loras is not None and self.lora_rank is None:
+            raise RequestError(
+                "--num-loras counts adapters of --lora-rank, and there is none",
+                value=self.num_loras,
+                remedy="add --lora-rank 16, or leave --num-loras out",
+            )
+        if self.engine == "vllm" and self.block_size is not None and self.block_size % VLLM_BLOCK_STEP:
+            raise RequestError(
+                "block_size",
+                value=self.block_size,
+                limit=f"multiples of {VLLM_BLOCK_STEP}, as vLLM's attention has them",
+                remedy="use --block-size 16, or leave it out",
+            )
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
             raise RequestError(
                 "gpu_memory_utilization", value=share, limit="above 0, at most 1", remedy="use 0.9 for 90 %"
             )
         for name, factor in self.margin.items():
-            if not 0 < factor < math.inf:
-                raise RequestError("margin", value=f"{name}={factor}", limit="a positive factor such as 1.1")
+            if not 1 <= factor <= MOST_MARGIN:
+                raise RequestError(
+                    "a margin is room beside what is planned",
+                    value=f"--margin {name}={factor:g}",
+                    limit=f"a factor from 1 to {MOST_MARGIN}",
+                    remedy=f"write such as --margin {name}=1.1",
+                )
         self._refuse_fields_of_other_engines()
 
     def _refuse_fields_of_other_engines(self) -> None:
@@ -112,9 +148,12 @@ class PlanSettings:
             readers = ENGINE_FIELDS.get(entry.name)
             if readers is None or self.engine in readers or getattr(self, entry.name) == entry.default:
                 continue
+            value = getattr(self, entry.name)
+            is_switched_off = value is False and entry.name not in _FLAGS
+            spelled = flag(f"no_{entry.name}" if is_switched_off else entry.name)
             raise UnsupportedError(
-                f"{flag(entry.name)} is not a setting of {self.engine}",
-                value=getattr(self, entry.name),
+                f"{spelled} is not a setting of {self.engine}",
+                value=None if isinstance(value, bool) else value,
                 limit=f"it is one of {', '.join(readers)}",
                 remedy=f"leave it out, or plan for --engine {readers[0]}",
             )
@@ -122,7 +161,7 @@ class PlanSettings:
 
 _COUNTS: Final = (
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "memory_bytes", "tensor_parallel_size",
-    "image_tokens", "lora_rank", "num_loras", "kv_cache_memory_bytes", "available_kv_bytes", "in_flight_batches",
+    "lora_rank", "num_loras", "kv_cache_memory_bytes", "available_kv_bytes", "in_flight_batches",
     "num_speculative_tokens", "ctx_size", "parallel", "ubatch_size",
 )  # fmt: skip
 

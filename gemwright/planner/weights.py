@@ -12,8 +12,8 @@ from math import prod
 from typing import Final
 
 from gemwright.errors import UnsupportedError
-from gemwright.memory.dtypes import ComputeDtype
 from gemwright.memory.footprint import packed_bytes
+from gemwright.planner.own_weights import check_reads, engine_dtype
 from gemwright.planner.quantization import (
     FLOAT_BITS,
     RECIPES,
@@ -64,9 +64,6 @@ class StoredFile:
 
 
 _TOWER_PARTS: Final[tuple[WeightName, ...]] = ("vision", "audio", "projector")
-_READABLE_BY_GEMWRIGHT: Final = frozenset(
-    {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"}
-)
 _TOKENIZER_BYTES: Final[Mapping[Layout, tuple[int, int]]] = {"gguf": (25, 5), "safetensors": (130, 20)}
 """Bytes an id of what stands beside the tensors, and how far off: metadata of GGUF files takes 23.7 to 24.9
 (Gemma 2 9B, Gemma 3 270M), tokenizer.json of Gemma 3 and 4 with or without tokenizer.model 125 to 145."""
@@ -107,7 +104,15 @@ def _weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...
     if settings.engine in ("llama.cpp", "ollama"):
         left += ("unused",)  # what no layer asks for stays in the file
     parts = _sum_parts(header.spec, tensors, source, recipe, layout, header.left_over)
-    return tuple(part for part in parts if part.name not in left)
+    loaded = tuple(part for part in parts if part.name not in left)
+    if recipe is None or "unused" in left or not header.has_unused_tensors:
+        return loaded
+    if _holds_unused(header, settings, recipe, layout):
+        return loaded
+    room = unused_bytes(header.spec, recipe)
+    return tuple(
+        replace(part, error_bytes=part.error_bytes + room) if part.name == "layers" else part for part in loaded
+    )
 
 
 def weigh_drafter(drafter: ModelHeader, settings: PlanSettings) -> WeightPart:
@@ -130,7 +135,8 @@ def stored_file(header: ModelHeader, settings: PlanSettings) -> StoredFile:
     """Return what the model's files take on disk, tokenizer included. Raises UnsupportedError as `weigh` does.
 
     A header's tensors are exact; what stands beside them (metadata, tokenizer) is estimated from the vocabulary. Where
-    no header was read, K/V projections that no layer uses may be in the file: the error bar has room for them.
+    no header was read, K/V projections that no layer uses may be in the file: the error bar has room for them, unless
+    they are known to be there.
     """
     layout, tensors, source, recipe = _file(header, settings)
     tensor_bytes = sum(tensor.size_bytes for tensor in tensors)
@@ -139,7 +145,8 @@ def stored_file(header: ModelHeader, settings: PlanSettings) -> StoredFile:
     error_bytes = num_ids * error
     if recipe is not None:
         error_bytes += round(tensor_bytes * recipe.error_share)
-        error_bytes += unused_bytes(header.spec, recipe) if header.has_unused_tensors else 0
+        if header.has_unused_tensors and not _holds_unused(header, settings, recipe, layout):
+            error_bytes += unused_bytes(header.spec, recipe)
     formula = f"{len(tensors)} tensors + tokenizer of {num_ids} ids x {size} B"
     return StoredFile(tensor_bytes + num_ids * size, formula, source, error_bytes)
 
@@ -176,8 +183,8 @@ def lora_bytes(spec: ModelSpec, rank: int, dtype: str = "bfloat16") -> tuple[int
 
 
 def _weigh_gemwright(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]:
-    dtype = _engine_dtype(header, settings)
-    _check_gemwright_reads(header, settings)
+    dtype = engine_dtype(header, settings)
+    check_reads(header, settings)
     tensors = tuple(
         HeaderTensor(
             tensor.safetensors,
@@ -189,52 +196,6 @@ def _weigh_gemwright(header: ModelHeader, settings: PlanSettings) -> tuple[Weigh
     )
     origin = "config.json" if header.format == "config" else f"header of {header.name}"
     return _sum_parts(header.spec, tensors, f"shapes of {origin}, held in {dtype}", None, "safetensors")
-
-
-def _engine_dtype(header: ModelHeader, settings: PlanSettings) -> ComputeDtype:
-    """The rule of the engine: as asked, else float32 for float32 checkpoints and bfloat16 for all others."""
-    if settings.dtype == "float32" or (
-        settings.dtype == "auto" and header.format != "gguf" and header.spec.stored_dtype == "float32"
-    ):
-        return "float32"
-    if settings.dtype in ("auto", "bfloat16"):
-        return "bfloat16"
-    raise UnsupportedError(
-        "Gemwright does not compute in this dtype",
-        value=settings.dtype,
-        limit="auto, float32, bfloat16",
-        remedy="use --dtype bfloat16 or float32",
-    )
-
-
-def _check_gemwright_reads(header: ModelHeader, settings: PlanSettings) -> None:
-    name = settings.quantization
-    if name is None and (header.tensors is None or header.format == "safetensors"):
-        name = header.quantization
-    if name is not None:
-        recipe = find_recipe(name)
-        if not recipe.is_float and recipe.base not in _READABLE_BY_GEMWRIGHT:
-            raise UnsupportedError(
-                "Gemwright does not read weights that are stored so",
-                value=name,
-                limit=", ".join(
-                    known.name for known in RECIPES.values() if known.is_float or known.base in _READABLE_BY_GEMWRIGHT
-                ),
-                remedy="plan for --engine vllm or llama.cpp, or take another file",
-            )
-    elif header.format == "gguf" and header.tensors is not None:
-        readable = _READABLE_BY_GEMWRIGHT | FLOAT_BITS.keys()
-        odd = sorted({tensor.encoding for tensor in header.tensors} - readable)
-        if odd:
-            raise UnsupportedError(
-                f"{header.name}: Gemwright does not read weights that are stored so",
-                value=", ".join(odd),
-                limit=", ".join(sorted(readable)),
-                remedy="plan for --engine llama.cpp, or take another file",
-            )
-    if settings.embedding_quantization is not None:
-        layout: Layout = "gguf" if name is not None and "gguf" in find_recipe(name).layouts else _layout(header)
-        find_embedding_type(settings.embedding_quantization, layout)
 
 
 def _file(header: ModelHeader, settings: PlanSettings) -> tuple[Layout, tuple[HeaderTensor, ...], str, Recipe | None]:
@@ -260,8 +221,15 @@ def _file(header: ModelHeader, settings: PlanSettings) -> tuple[Layout, tuple[He
     embedding_type = None if embedding is None else find_embedding_type(embedding, layout).name
     if embedding_type is not None and not recipe.is_float and recipe.error_share == 0:
         recipe = replace(recipe, error_share=_MIX_ERROR)
-    tensors = list_stored_tensors(header.spec, recipe, layout, embedding_type=embedding_type, float_type=float_type)
-    if settings.engine == "ollama":
+    tensors = list_stored_tensors(
+        header.spec,
+        recipe,
+        layout,
+        embedding_type=embedding_type,
+        float_type=float_type,
+        has_unused=_holds_unused(header, settings, recipe, layout),
+    )
+    if layout == "gguf" and settings.engine in ("ollama", "vllm"):
         tensors = (*tensors, *list_gguf_towers(header.spec))
     source = f"recipe {recipe.name}" + ("" if embedding_type is None else f", embedding {embedding_type}")
     if settings.quantization is not None and header.tensors is not None:
@@ -270,6 +238,13 @@ def _file(header: ModelHeader, settings: PlanSettings) -> tuple[Layout, tuple[He
 
 
 _MIX_ERROR: Final = 0.005
+
+
+def _holds_unused(header: ModelHeader, settings: PlanSettings, recipe: Recipe, layout: Layout) -> bool:
+    """Whether a file that was not read is known to hold K/V projections that no layer uses: the published ones in 16
+    bits do. A file of another kind may, and then an error bar has room for them."""
+    is_published = header.origin == "published" and header.has_unused_tensors
+    return is_published and settings.quantization is None and recipe.is_float and layout == "safetensors"
 
 
 def _layout(header: ModelHeader) -> Layout:

@@ -73,7 +73,7 @@ def test_any_text_is_a_mix_or_a_request_error(text: str) -> None:
 
 
 def test_a_shared_prefix_below_zero_is_refused() -> None:
-    with pytest.raises(RequestError, match="shared_prefix_tokens"):
+    with pytest.raises(RequestError, match="--shared-prefix"):
         parse_mix(MIX, -1)
 
 
@@ -181,7 +181,8 @@ def test_more_users_hold_more_and_a_shared_prefix_never_costs(
     quantiles: Any, shared: int, num_users: int, pool: int, asked: PlanSettings
 ) -> None:
     found = planned(asked)
-    mix = LoadMix((*quantiles[:-1], (1.0, quantiles[-1][1])), shared)
+    longest = quantiles[-1][1]
+    mix = LoadMix((*quantiles[:-1], (1.0, longest)), min(shared, longest))
     plain = LoadMix(mix.quantiles)
     use, more = (load_use(mix, found, asked, number, pool) for number in (num_users, num_users + 1))
     alone = load_use(plain, found, asked, num_users, pool)

@@ -19,12 +19,14 @@ from gemwright.cli.options import (
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
 _UNITS: Final = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 }  # fmt: skip
 _LEAST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 50
+_MOST_DIGITS: Final = 30
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic in new releases only
@@ -44,7 +46,13 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in new release
             self.fail(f"{value!r} is ambiguous: {number}{unit.upper()}iB or {number}{unit.upper()}B?", param, ctx)
         if unit not in _UNITS:
             self.fail(f"{value!r} has an unknown unit: use MiB, GiB, TiB, or MB, GB, TB", param, ctx)
+        if len(number) > _MOST_DIGITS:
+            self.fail("more digits than any amount of memory has: give 24GiB (1024^3) or 24GB (1000^3)", param, ctx)
         size = int(float(number) * _UNITS[unit]) if "." in number else int(number) * _UNITS[unit]
+        if size > _MOST_BYTES:
+            self.fail(f"{value!r} is more than any machine has: give at most 1024TiB", param, ctx)
+        if not float(number):
+            self.fail(f"{value!r} is no memory at all: give 24GiB (1024^3) or 24GB (1000^3)", param, ctx)
         if size < _LEAST_BYTES:
             self.fail(f"{value!r} is {size} bytes, less than 1 MiB: did you mean {number}GiB?", param, ctx)
         return size
@@ -107,7 +115,7 @@ _OPTIONS = (
     option("Engine", "--max-num-batched-tokens", "Tokens of one step.", type=int),
     option("Engine", "--block-size", "Tokens of one K/V block.", type=int),
     option("Engine", "--kv-layout", "gemwright: auto, both or v."),
-    option("Engine", "--kv-cache-memory-bytes", "gemwright: size of the K/V pool.", type=Size()),
+    option("Engine", "--kv-cache-memory-bytes", "gemwright, vLLM: size of the K/V pool.", type=Size()),
     option("Engine", "--engine-version", "The version to plan for, such as 0.33.0; left out, the newest known."),
     option("Engine", "--tensor-parallel-size", "Devices that the model is split over.", type=int),
     option("Engine", "--available-kv-bytes", "vLLM: what its log calls available K/V cache memory.", type=Size()),
@@ -156,9 +164,20 @@ _SAME_NAMES = (
 
 
 def plan_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of PlanSettings that the user set, device and memory of this machine apart."""
+    """Return the fields of PlanSettings that the user set, device and memory of this machine apart.
+
+    Raises RequestError for two flags that say one thing.
+    """
+    from gemwright.errors import RequestError
+
     fields = given(values, _SAME_NAMES)
     if values["engine"] == "vllm" and "kv_cache_memory_bytes" in fields:
+        if "available_kv_bytes" in fields:
+            raise RequestError(
+                "--kv-cache-memory-bytes and --available-kv-bytes are two names of one number",
+                value=f"{fields['kv_cache_memory_bytes']} and {fields['available_kv_bytes']} bytes",
+                remedy="leave one of them out",
+            )
         fields["available_kv_bytes"] = fields.pop("kv_cache_memory_bytes")  # as vLLM names it
     if values["images"] is not None:
         fields["num_images"] = values["images"]

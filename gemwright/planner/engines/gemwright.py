@@ -19,6 +19,7 @@ from gemwright.planner.drafters import find_drafter
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts
 from gemwright.planner.ledger import Ledger, Line, Phase, Place
 from gemwright.planner.media import media_lines
+from gemwright.planner.own_weights import engine_dtype
 from gemwright.planner.settings import PlanSettings
 from gemwright.planner.weights import lora_bytes, stored_file, weigh, weigh_drafter
 from gemwright.spec.model_header import ModelHeader
@@ -34,7 +35,7 @@ def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
 
     Raises UnsupportedError for what the engine refuses, RequestError for a length beyond the model's context.
     """
-    _refuse_what_cannot_run(settings)
+    _refuse_what_cannot_run(header, settings)
     place: Place = "gpu" if settings.device is not None and settings.device.kind == "gpu" else "ram"
     around = _process_lines(header, settings, place)
     free_bytes = 0
@@ -74,12 +75,13 @@ def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
     )
 
 
-def _refuse_what_cannot_run(settings: PlanSettings) -> None:
-    if settings.kv_cache_dtype not in ("auto", settings.dtype):
+def _refuse_what_cannot_run(header: ModelHeader, settings: PlanSettings) -> None:
+    computed = engine_dtype(header, settings)
+    if settings.kv_cache_dtype not in ("auto", computed):
         raise UnsupportedError(
             "gemwright keeps K and V in the dtype it computes in",
             value=settings.kv_cache_dtype,
-            limit="auto",
+            limit=f"auto, {computed}",
             remedy="leave --kv-cache-dtype out, or plan for --engine vllm or llama.cpp",
         )
 
@@ -228,10 +230,10 @@ def _extra_lines(header: ModelHeader, settings: PlanSettings, place: Place, note
         lines.append(
             Line(
                 "adapters: LoRA",
-                settings.num_loras * size,
+                (settings.num_loras or 1) * size,
                 place,
                 "steady",
-                f"{settings.num_loras} x ({formula})",
+                f"{settings.num_loras or 1} x ({formula})",
                 "rank",
             )
         )

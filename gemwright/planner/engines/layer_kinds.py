@@ -82,4 +82,5 @@ def adapter_bytes(spec: ModelSpec, settings: PlanSettings, dtype: str) -> tuple[
     if settings.lora_rank is None:
         return 0, ""
     size, formula = lora_bytes(spec, settings.lora_rank, dtype)
-    return settings.num_loras * size, f"{settings.num_loras} x ({formula})"
+    count = settings.num_loras or 1
+    return count * size, f"{count} x ({formula})"

@@ -13,6 +13,7 @@ from typing import Final
 
 from gemwright.errors import UnsupportedError
 from gemwright.planner.engines.layer_kinds import KindOfLayer
+from gemwright.planner.engines.versions import too_old
 
 DEFAULT_UBATCH: Final = 512
 DEFAULT_BATCH: Final = 2048
@@ -27,6 +28,8 @@ _OTHER_NAMES: Final = {"float32": "f32", "float16": "f16", "fp16": "f16", "half"
 
 _BUILD: Final = re.compile(r"b?(\d{3,6})", re.ASCII)
 _DATE: Final = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?", re.ASCII)
+_YEAR: Final = re.compile(r"20\d\d", re.ASCII)
+_NEWEST_NAMES: Final = frozenset({"master", "main", "latest"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,14 @@ _STREAMS: Final[_Moment] = ((2025, 7, 17), 5900)
 _MORE_SLOTS: Final[_Moment] = ((2025, 9, 9), 6430)
 _PADS_ALIKE: Final[_Moment] = ((2025, 11, 8), 7000)
 _AUTOMATIC_SLOTS: Final[_Moment] = ((2025, 12, 1), 7200)
+_NEWEST_KNOWN: Final[_Moment] = ((2026, 11, 30), 12_200)
+
+_FIRST: Final[Mapping[str, _Moment]] = {
+    "gemma2": ((2024, 6, 28), 3259),
+    "gemma3": ((2025, 3, 12), 4875),
+    "gemma4": ((2026, 4, 2), 8636),
+}
+"""What runs a family first: PR 8156, 12343, 21309."""
 
 
 def cache_rules(version: str | None) -> CacheRules:
@@ -63,7 +74,7 @@ def cache_rules(version: str | None) -> CacheRules:
     Raises UnsupportedError for what is neither, and for the builds of late May 2025, between two changes of the size of
     sliding caches. Limits between builds are exact to some tens of builds.
     """
-    if version is None or version.strip().lower() in ("master", "main", "latest"):
+    if version is None or version.strip().lower() in _NEWEST_NAMES:
         return NEWEST_RULES
     earliest, latest = _span(version)
 
@@ -89,12 +100,37 @@ def cache_rules(version: str | None) -> CacheRules:
     )
 
 
+def check_build(version: str | None, family: str) -> list[str]:
+    """Return a note where a version is newer than all whose rules are known; else nothing.
+
+    Raises UnsupportedError for one from before the family.
+    """
+    if version is None or version.strip().lower() in _NEWEST_NAMES:
+        return []
+    earliest, latest = _span(version)
+    place = 0 if len(latest) == 3 else 1
+    first, newest = ((moment[0], (moment[1],))[place] for moment in (_FIRST[family], _NEWEST_KNOWN))
+    if latest < first:
+        (year, month, day), build = _FIRST[family]
+        raise too_old("llama.cpp", version, family, f"from b{build}, {year}-{month:02}-{day:02}, on")
+    if earliest <= newest:
+        return []
+    return [f"the newest llama.cpp whose rules are known is of November 2026: {version} may size its memory otherwise"]
+
+
 def _span(version: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the earliest and the latest point that a version may mean: dates of three numbers, builds of one."""
     date = _DATE.fullmatch(version.strip())
     if date is not None and 1 <= int(date[2]) <= 12:
         year, month, day = int(date[1]), int(date[2]), int(date[3] or 0)
         return (year, month, day or 1), (year, month, day or 31)
+    if _YEAR.fullmatch(version.strip()) is not None:
+        raise UnsupportedError(
+            "a year alone is no version of llama.cpp",
+            value=version,
+            limit='a build such as "b5554", or a date such as "2026-08"',
+            remedy=f"add the month, such as --engine-version {version.strip()}-08",
+        )
     build = _BUILD.fullmatch(version.strip().lower())
     if build is not None:
         return (int(build[1]),), (int(build[1]),)

@@ -25,6 +25,7 @@ from gemwright.planner.engines.llama_cache import (
     cache_rules,
     cache_type,
     cell_bytes,
+    check_build,
     count_cells,
     is_quantized,
 )
@@ -85,6 +86,7 @@ def estimate_llama_cpp(header: ModelHeader, settings: PlanSettings) -> Estimate:
     llama.cpp cannot do, such as a quantized V without flash attention.
     """
     rules = cache_rules(settings.engine_version)
+    newer = check_build(settings.engine_version, header.spec.family)
     cache, notes = _cache_settings(header.spec, settings, rules)
     plan = plan_llama(header, settings, cache)
     return Estimate(
@@ -96,7 +98,7 @@ def estimate_llama_cpp(header: ModelHeader, settings: PlanSettings) -> Estimate:
         max_num_seqs=cache.num_slots,
         needed_bytes=plan.ledger.total_bytes,
         engine_facts={"llama_cpp": plan.facts()},
-        notes=(*header.notes, *notes, *plan.notes),
+        notes=(*header.notes, *newer, *notes, *plan.notes),
     )
 
 
@@ -235,8 +237,10 @@ def plan_llama(
             f"layers are split over {num_devices} equal devices, so that weights and K/V divide by layers; the output "
             "layer lies on the last one"
         )
-    if settings.num_images == 0 and spec.towers and settings.engine == "llama.cpp":
-        notes.append("text alone: the projector file (--mmproj) is not loaded; plan with --images to add it")
+    projector = projector_lines(spec, settings, place)
+    if not projector and spec.towers and settings.engine == "llama.cpp":
+        sound = " or --audio-seconds" if any(tower.name == "audio" for tower in spec.towers) else ""
+        notes.append(f"text alone: the projector file (--mmproj) is not loaded; plan with --images{sound} to add it")
     adapters, formula = adapter_bytes(spec, settings, "float16")
     if adapters:
         lines.append(Line("adapters: LoRA", adapters, place, "steady", formula, "--lora-rank, --num-loras"))
@@ -246,7 +250,7 @@ def plan_llama(
             *lines,
             compute_line(spec, cache, cells, place),
             *context_lines(place),
-            *projector_lines(spec, settings, place),
+            *projector,
         ),
         place,
     )

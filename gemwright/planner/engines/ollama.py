@@ -8,7 +8,7 @@ from gemwright.errors import UnsupportedError
 from gemwright.planner.engines.layer_kinds import check_length
 from gemwright.planner.engines.llama_cache import DEFAULT_UBATCH, NEWEST_RULES, CacheRules, CacheSettings
 from gemwright.planner.engines.llama_cpp import cache_types, flash_attention, plan_llama
-from gemwright.planner.engines.versions import NEWEST, Version, parse_version
+from gemwright.planner.engines.versions import NEWEST, Version, check_version, parse_version
 from gemwright.planner.estimate import Estimate
 from gemwright.planner.settings import PlanSettings
 from gemwright.spec.model_header import ModelHeader
@@ -41,6 +41,7 @@ def estimate_ollama(header: ModelHeader, settings: PlanSettings) -> Estimate:
             remedy="leave it out, or plan for --engine llama.cpp",
         )
     version = parse_version(settings.engine_version, "Ollama")
+    notes = check_version(version, "Ollama", spec.family)
     slots = settings.parallel or settings.max_num_seqs or 1
     asked = settings.ctx_size or settings.max_model_len
     flag = "--max-model-len" if settings.ctx_size is None else "--ctx-size"
@@ -62,7 +63,6 @@ def estimate_ollama(header: ModelHeader, settings: PlanSettings) -> Estimate:
     ledger = plan.ledger
     size = ledger.total_bytes - sum(line.size_bytes for line in ledger.lines if line.name in _OUTSIDE_SIZE)
     error = ledger.error_bytes - sum(line.error_bytes for line in ledger.lines if line.name in _OUTSIDE_SIZE)
-    notes = []
     if asked is None:
         notes.append(f"num_ctx {length}: {why}; longer prompts are cut without a word, so set num_ctx")
     if slots > 1:

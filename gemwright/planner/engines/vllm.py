@@ -18,7 +18,7 @@ from gemwright.planner.engines.layer_kinds import (
     drafter_part,
     kinds_of_layers,
 )
-from gemwright.planner.engines.versions import NEWEST, Version, parse_version
+from gemwright.planner.engines.versions import NEWEST, Version, check_version, parse_version
 from gemwright.planner.engines.vllm_overheads import (
     device_memory_bytes,
     is_multimodal,
@@ -28,19 +28,23 @@ from gemwright.planner.engines.vllm_overheads import (
 )
 from gemwright.planner.engines.vllm_pages import (
     DEFAULT_BLOCK_SIZE,
+    TOKENS_BY_CONCURRENCY_SINCE,
     PagePool,
     default_in_flight_batches,
     page_pool,
 )
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts
 from gemwright.planner.ledger import Ledger, Line, Place
+from gemwright.planner.media import image_tokens
 from gemwright.planner.placement import placement
 from gemwright.planner.settings import PlanSettings
 from gemwright.planner.weights import WeightPart, weigh
 from gemwright.spec.model_header import ModelHeader
 from gemwright.spec.model_spec import ModelSpec
 
-DEFAULT_UTILIZATION: Final = 0.9
+DEFAULT_UTILIZATION: Final = 0.92
+OLDER_UTILIZATION: Final = 0.9
+"""Before 0.21, which counts CUDA graphs and takes more for it (vllm-project/vllm, PR 38284)."""
 _DTYPES: Final = {
     "bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "half": "float16", "fp16": "float16",
     "float32": "float32", "float": "float32",
@@ -79,6 +83,8 @@ def estimate_vllm(header: ModelHeader, settings: PlanSettings) -> Estimate:
     """
     spec = header.spec
     kinds = kinds_of_layers(spec)
+    # A split that cannot be is told before what would not come out even because of it.
+    placed = placement(spec, settings.tensor_parallel_size)
     rules = _rules(spec, kinds, settings)
     pool = rules.pool
     place: Place = "ram" if settings.device is not None and settings.device.kind == "cpu" else "gpu"
@@ -86,7 +92,6 @@ def estimate_vllm(header: ModelHeader, settings: PlanSettings) -> Estimate:
     parts = weigh(header, settings)
     drafter = drafter_part(header, settings)
     loaded = parts if drafter is None else (*parts, drafter)
-    placed = placement(spec, settings.tensor_parallel_size)
     around = Ledger(
         (
             *weight_lines(loaded, spec, settings, placed, place),
@@ -102,7 +107,7 @@ def estimate_vllm(header: ModelHeader, settings: PlanSettings) -> Estimate:
     ledger = around.add(*_cache_lines(rules, held_blocks, place, around, settings))
     needed = around.total_bytes + planned_blocks * pool.block_bytes
     if settings.available_kv_bytes is None:
-        needed = ceil(needed / _utilization(settings))
+        needed = ceil(needed / utilization(settings))
     notes = (*header.notes, *_notes(spec, rules, settings, available, num_blocks, drafter, place))
     return Estimate(
         engine="vllm",
@@ -151,8 +156,12 @@ def _model_dtype(spec: ModelSpec, settings: PlanSettings) -> str:
     return name
 
 
-def _utilization(settings: PlanSettings) -> float:
-    return settings.gpu_memory_utilization or DEFAULT_UTILIZATION
+def utilization(settings: PlanSettings) -> float:
+    """Return the share of a device's memory that vLLM takes: as asked, else the default of its version."""
+    if settings.gpu_memory_utilization is not None:
+        return settings.gpu_memory_utilization
+    version = parse_version(settings.engine_version, "vLLM")
+    return DEFAULT_UTILIZATION if version >= TOKENS_BY_CONCURRENCY_SINCE else OLDER_UTILIZATION
 
 
 def _available_bytes(settings: PlanSettings, around: Ledger, place: Place) -> int | None:
@@ -162,7 +171,7 @@ def _available_bytes(settings: PlanSettings, around: Ledger, place: Place) -> in
     memory = device_memory_bytes(settings)
     if memory is None or place != "gpu":
         return None
-    return max(0, int(memory * _utilization(settings)) - around.total_bytes)
+    return max(0, int(memory * utilization(settings)) - around.total_bytes)
 
 
 def _adapter_lines(spec: ModelSpec, settings: PlanSettings, place: Place) -> list[Line]:
@@ -256,9 +265,9 @@ def _notes(
         f"{rules.in_flight_batches} x {rules.budget} tokens beyond the window, so a smaller number leaves more for K/V"
     ]
     if settings.available_kv_bytes is None and device_memory_bytes(settings) is not None and place == "gpu":
-        share = _utilization(settings)
+        share = utilization(settings)
         if settings.gpu_memory_utilization is None:
-            notes.append(f"--gpu-memory-utilization {share} is assumed; newer versions start with 0.92")
+            notes.append(f"--gpu-memory-utilization {share} is assumed, the default of this version")
         notes.append(
             f"{show_bytes(available or 0)} for K/V are what {share:g} of the memory leaves, +-1 GiB; "
             "--kv-cache-memory-bytes fixes them instead"
@@ -290,12 +299,11 @@ def _notes(
             "a drafter owns no K/V in vLLM, and speculative tokens change no number of blocks"
             + ("" if drafter is not None else "; add --draft to count its weights")
         )
-    if settings.num_images and not is_multimodal(spec, settings):
-        notes.append("no images can be given: the towers are not loaded, or the model has none")
-    if settings.max_num_batched_tokens is not None and is_multimodal(spec, settings):
-        item = settings.image_tokens
-        if spec.image_attention != "causal" and settings.max_num_batched_tokens < item:
-            notes.append(f"an image of {item} tokens does not fit a step, and its positions must not be cut")
+    item = image_tokens(spec, settings)
+    is_cut = item is not None and spec.image_attention != "causal" and (settings.max_num_batched_tokens or item) < item
+    if is_cut and is_multimodal(spec, settings):
+        notes.append(f"an image of {item} tokens does not fit a step, and its positions must not be cut")
     if rules.version == NEWEST:
         notes.append("rules of the newest vLLM known; --engine-version plans for another")
+    notes += check_version(rules.version, "vLLM", spec.family)
     return notes

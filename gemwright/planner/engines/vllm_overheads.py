@@ -13,7 +13,7 @@ from typing import Final
 from gemwright.planner.engines.versions import Version
 from gemwright.planner.engines.vllm_pages import TOKENS_BY_CONCURRENCY_SINCE
 from gemwright.planner.ledger import Line, Place
-from gemwright.planner.media import media_lines
+from gemwright.planner.media import image_tokens, media_lines
 from gemwright.planner.placement import Placement
 from gemwright.planner.settings import PlanSettings
 from gemwright.planner.weights import WeightPart
@@ -202,7 +202,7 @@ def _step_lines(spec: ModelSpec, settings: PlanSettings, max_model_len: int, pla
 def _media_profile_lines(spec: ModelSpec, settings: PlanSettings, place: Place) -> list[Line]:
     """Return what profiling the towers takes: as many images at once as fit the token budget, and one clip of sound."""
     budget, _ = token_budget(spec, settings)
-    num_images = max(1, budget // settings.image_tokens, settings.num_images)
+    num_images = max(1, budget // (image_tokens(spec, settings) or budget), settings.num_images)
     seconds = max(settings.audio_seconds, _PROFILED_AUDIO_SECONDS)
     lines = media_lines(
         spec, replace(settings, num_images=num_images, audio_seconds=seconds), dtype_bytes=2, place=place

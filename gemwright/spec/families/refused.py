@@ -5,6 +5,7 @@ Refuses to know how any supported model is read. docs/compatibility.md is writte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -38,6 +39,9 @@ class RefusedModel:
             return f"this is {self.name}, {self.reason}"
         return f"{self.name} ({self.reason}) is not supported" if self.reason else f"{self.name} is not supported"
 
+
+_GEMMA_1: Final = re.compile(r"(code)?gemma(_?1\.1)?_?[27]b", re.ASCII)
+"""Names of Gemma 1 and what was made of it, as `refuse_name` spells them: gemma7b_it, gemma1.1_2b, codegemma7b."""
 
 REFUSED_MODELS: Final = (
     RefusedModel("Gemma 1", ("gemma",), None, "", "use google/gemma-2-2b-it or a later Gemma"),
@@ -129,6 +133,8 @@ def refuse_name(name: str) -> UnsupportedError | None:
     spelled = name.lower().rpartition("/")[2].replace("gemma-", "gemma").replace("-", "_")
     parts = (model for model in REFUSED_MODELS if model.part is not None and model.part in spelled)
     model = next(parts, None) if "gemma" in spelled else None
+    if model is None and _GEMMA_1.match(spelled):
+        model = next(model for model in REFUSED_MODELS if model.types == ("gemma",))
     if model is None:
         return None
     return UnsupportedError(f"going by its name: {model.problem()}", value=name, remedy=model.remedy)
