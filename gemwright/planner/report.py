@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemwright.errors import show_bytes
+from gemwright.errors import GemwrightError, show_bytes
 from gemwright.planner.answers import Plan, show_conditions
 from gemwright.planner.export import emit
 from gemwright.planner.fit import MOST_USERS
@@ -98,9 +98,9 @@ def settings_text(planned: Plan) -> str:
 def _verdict(planned: Plan) -> str:
     if planned.pool_reason is not None:
         return f"It does NOT fit: {planned.pool_reason}."
-    if planned.budget_bytes is None or planned.spare_bytes is None:
+    if planned.memory_bytes is None or planned.spare_bytes is None:
         return f"It takes {show_bytes(planned.held_bytes)}; no memory was named, so whether it fits is not said."
-    held, budget = show_bytes(planned.held_bytes), show_bytes(planned.budget_bytes)
+    held, budget = show_bytes(planned.held_bytes), show_bytes(planned.memory_bytes)
     bar = f" (error bar {show_bytes(planned.ledger.error_bytes)})"
     if planned.fits:
         return (
@@ -216,8 +216,14 @@ def _settings(planned: Plan, load_test: LoadTest | None) -> Iterator[str]:
     if budget is not None:
         yield f"With {SAFETY_SHARE:.0%} of {show_bytes(planned.memory_bytes or 0)} left free:"
         yield ""
+    try:
+        lines = emit(planned.settings.engine, planned.header, planned.settings, planned.estimate, budget)
+    except GemwrightError as error:
+        # The other six steps stand without it.
+        yield f"None can be written: {error.what} ({error.value}); {error.remedy}."
+        return
     yield "```"
-    yield from emit(planned.settings.engine, planned.header, planned.settings, planned.estimate, budget)
+    yield from lines
     yield "```"
     if load_test is not None and load_test.num_users < planned.estimate.max_num_seqs:
         yield ""

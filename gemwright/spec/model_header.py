@@ -47,3 +47,5 @@ class ModelHeader:
     """Whether its files may hold the tensors of spec.weights.list_unused_tensors, where no header was read."""
     left_over: frozenset[str] = frozenset()
     """Names of those of `tensors` that no layer of the model uses; empty where quantization renames its tensors."""
+    is_default: bool = False
+    """Whether it is the model that is meant where none is named; its name is not one that can be asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from typing import Any
@@ -12,15 +13,17 @@ import pytest
 from gemwright.cli.options import Settings, engine_options
 from gemwright.cli.program import program
 from gemwright.config import EngineConfig
-from gemwright.errors import RequestError, UnsupportedError
+from gemwright.errors import RequestError, UnsupportedError, show_bytes
 from gemwright.memory.engine_plan import plan_memory
-from gemwright.planner.devices import find_device
+from gemwright.planner.answers import make_plan
+from gemwright.planner.devices import Device, find_device
 from gemwright.planner.estimate import estimate
-from gemwright.planner.export import emit
+from gemwright.planner.export import emit, start_settings
 from gemwright.planner.settings import PlanSettings
 from gemwright.spec.model_header import ModelHeader
-from tests.planned_models import GIB, header_of
+from tests.planned_models import GIB, MIB, header_of
 
+PROCESSOR = Device("a processor", "cpu", 64 * GIB, None, {}, "test")
 VLLM_FLAGS = {
     "--max-model-len": int,
     "--max-num-seqs": int,
@@ -32,10 +35,19 @@ VLLM_FLAGS = {
     "--tensor-parallel-size": int,
     "--no-async-scheduling": None,
     "--language-model-only": None,
+    "--revision": str,
+    "--limit-mm-per-prompt": json.loads,
+    "--mm-processor-kwargs": json.loads,
+    "--speculative-config": json.loads,
+    "--enable-lora": None,
+    "--max-lora-rank": int,
+    "--max-loras": int,
+    "--gpu-memory-utilization": float,
 }
 LLAMA_FLAGS = {
     "-m": str, "-hf": str, "-c": int, "-np": int, "-ub": int, "-ctk": str, "-ctv": str, "-fa": str, "-ngl": int,
-    "--kv-unified": None, "--swa-full": None,
+    "--kv-unified": None, "--swa-full": None, "--mmproj": str, "--no-mmproj": None, "--image-max-tokens": int,
+    "-sm": str, "-ts": str, "--spec-type": str, "-md": str, "--spec-draft-n-max": int, "-ngld": int, "--lora": str,
 }  # fmt: skip
 
 
@@ -60,7 +72,7 @@ def read_flags(words: list[str], known: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read_ours(words: list[str]) -> tuple[str, dict[str, Any]]:
+def read_ours(words: list[str]) -> tuple[str | None, dict[str, Any]]:
     """Read words with the program's own parser: the model, and the fields of EngineConfig."""
     assert words[:2] == ["gemwright", "serve"]
     serve = program.get_command(click.Context(program), "serve")
@@ -107,11 +119,57 @@ def test_our_pool_is_what_memory_leaves_and_no_more_than_can_be_used() -> None:
 
 @pytest.mark.parametrize("engine", ["gemwright", "vllm"])
 def test_a_pool_too_small_for_one_request_is_said(engine: Any) -> None:
-    lines = emitted(header_of("gemma-4-31B-it"), 62 * GIB, engine=engine, max_model_len=262_144)
+    header = header_of("gemma-4-31B-it")
+    for memory in (4 * GIB, 62 * GIB):
+        lines = emitted(header, memory, engine=engine, max_model_len=262_144)
+        said = f"# it does not fit in {memory // GIB}.00 GiB: a request of 262144 tokens takes"
+        assert lines[0].startswith(said)
+        # The pool that would be needed, never one that the engine refuses.
+        one = estimate(header, PlanSettings(engine=engine, max_model_len=262_144, max_num_seqs=1))
+        words = command(lines)
+        assert int(words[words.index("--kv-cache-memory-bytes") + 1]) == one.kv.bytes_per_sequence
+    assert "does not fit" not in "".join(emitted(header, 200 * GIB, engine=engine, max_model_len=8192))
+
+
+@pytest.mark.parametrize(("engine", "name"), [("gemwright", "kv_cache_memory_bytes"), ("vllm", "available_kv_bytes")])
+def test_a_pool_that_was_asked_for_stays_as_asked(engine: Any, name: str) -> None:
+    header, asked = header_of("gemma-4-31B-it"), {"max_model_len": 262_144, name: GIB}
+    lines = emitted(header, 200 * GIB, engine=engine, **asked)
     assert lines[0].startswith("# this will not start: a request of 262144 tokens takes")
-    assert not emitted(header_of("gemma-4-31B-it"), 200 * GIB, engine=engine, max_model_len=8192)[0].startswith(
-        "# this will not"
-    )
+    words = command(lines)
+    assert words[words.index("--kv-cache-memory-bytes") + 1] == str(GIB)
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "ollama"])
+def test_a_plan_without_a_pool_that_does_not_fit_is_said(engine: Any) -> None:
+    header, asked = header_of("gemma-4-31B-it"), {"engine": engine, "max_model_len": 8192}
+    total = estimate(header, PlanSettings(**asked)).ledger.total_bytes
+    lines = emitted(header, 4 * GIB, **asked)
+    assert lines[0] == f"# it does not fit in 4.00 GiB: {show_bytes(total)} are needed"
+    assert "does not fit" not in "".join(emitted(header, total, **asked))
+
+
+@pytest.mark.parametrize("engine", ["gemwright", "vllm"])
+def test_a_margin_of_the_cache_is_room_in_the_pool(engine: Any) -> None:
+    header, asked = header_of("gemma-4-12B-it"), {"max_model_len": 8192, "max_num_seqs": 3}
+    sizes = []
+    for margin in ({}, {"kv": 2.0}):
+        planned = make_plan(header, PlanSettings(engine=engine, margin=margin, **asked))
+        found = start_settings(engine, header, planned.settings, planned.estimate, planned.memory_bytes)
+        sizes.append(found.settings["--kv-cache-memory-bytes"])
+    assert sizes[1] == 2 * sizes[0]
+
+
+def test_a_margin_of_weights_leaves_less_for_the_pool() -> None:
+    header = header_of("gemma-4-12B-it")
+    asked = {"engine": "vllm", "max_model_len": 8192, "memory_bytes": 40 * GIB}
+    sizes = []
+    for margin in ({}, {"weights": 1.1}):
+        planned = make_plan(header, PlanSettings(margin=margin, **asked))
+        found = start_settings("vllm", header, planned.settings, planned.estimate, planned.memory_bytes)
+        sizes.append(found.settings["--kv-cache-memory-bytes"])
+    added = estimate(header, PlanSettings(**asked)).weights_bytes // 10
+    assert sizes[0] - sizes[1] == pytest.approx(added, abs=MIB)
 
 
 def test_vllm_line_with_memory_has_the_users_that_its_share_holds() -> None:
@@ -151,6 +209,44 @@ def test_vllm_without_memory_gets_the_bytes_of_the_users_planned_for() -> None:
     assert flags["--kv-cache-memory-bytes"] == 3 * found.kv.bytes_per_sequence
 
 
+def test_vllm_gets_media_drafter_and_adapters_that_were_planned() -> None:
+    asked: dict[str, Any] = {
+        "engine": "vllm", "max_model_len": 8192, "num_images": 2, "image_tokens": 560, "audio_seconds": 31.0,
+        "draft": True, "num_speculative_tokens": 2, "lora_rank": 12, "num_loras": 3, "gpu_memory_utilization": 0.8,
+    }  # fmt: skip
+    lines = emitted(header_of("gemma-4-E4B-it"), 40 * GIB, **asked)
+    flags = read_flags(command(lines)[3:], VLLM_FLAGS)
+    assert flags["--limit-mm-per-prompt"] == {"image": 2, "audio": 2}
+    assert flags["--mm-processor-kwargs"] == {"max_soft_tokens": 560}
+    drafter = {"method": "mtp", "model": "google/gemma-4-E4B-it-assistant", "num_speculative_tokens": 2}
+    assert flags["--speculative-config"] == drafter
+    # 16 is the next rank that it has.
+    assert (flags["--enable-lora"], flags["--max-lora-rank"], flags["--max-loras"]) == (True, 16, 3)
+    assert any("rank 12" in line for line in lines)
+    assert flags["--gpu-memory-utilization"] == 0.8
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked", "said"),
+    [
+        ("gemwright", {"draft": True}, "--draft"),
+        ("gemwright", {"lora_rank": 8}, "--lora-rank 8"),
+        ("gemwright", {"num_images": 1}, "--images 1"),
+        ("gemwright", {"audio_seconds": 5.0}, "--audio-seconds 5"),
+        ("vllm", {"num_speculative_tokens": 3}, "--num-speculative-tokens 3"),
+        ("vllm", {"draft": True, "engine_version": "0.20.1"}, "0.20.1"),
+        ("vllm", {"lora_rank": 513}, "--lora-rank 513"),
+        ("ollama", {"draft": True}, "--draft"),
+        ("ollama", {"lora_rank": 8, "num_loras": 2}, "--num-loras 2"),
+        ("ollama", {"num_images": 1, "image_tokens": 560}, "--image-tokens 560"),
+    ],
+)
+def test_what_an_engine_has_no_setting_for_is_refused(engine: Any, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        emitted(header_of("gemma-4-E4B-it"), engine=engine, max_model_len=8192, **asked)
+    assert said in caught.value.describe()
+
+
 def test_users_beyond_the_pool_are_said_to_wait() -> None:
     asked = {"engine": "vllm", "max_model_len": 8192, "max_num_seqs": 50, "available_kv_bytes": 8 * GIB}
     assert any("requests of this length fit at once" in line for line in emitted(header_of("gemma-4-12B-it"), **asked))
@@ -176,6 +272,29 @@ def test_llama_server_line_has_the_cells_that_were_planned(asked: dict[str, Any]
     assert words[0] == "llama-server"
     plain = {"-m": "gemma-3-4b-it.gguf", "-ub": 512, "-ctk": "f16", "-ctv": "f16", "-fa": "on", "-ngl": 99}
     assert read_flags(words[1:], LLAMA_FLAGS) == plain | expected
+
+
+def test_llama_server_gets_projector_drafter_adapters_and_split_that_were_planned() -> None:
+    asked: dict[str, Any] = {"num_images": 1, "image_tokens": 560, "draft": True, "lora_rank": 8, "num_loras": 2}
+    lines = emitted(
+        header_of("gemma-4-E4B-it"), engine="llama.cpp", parallel=1, max_model_len=8192, tensor_parallel_size=2, **asked
+    )
+    flags = read_flags(command(lines)[1:], LLAMA_FLAGS)
+    expected = {
+        "--mmproj": "mmproj-gemma-4-E4B-it.gguf", "--image-max-tokens": 560, "--spec-type": "draft-mtp",
+        "-md": "gemma-4-E4B-it-assistant.gguf", "--spec-draft-n-max": 4, "-ngld": 99, "-sm": "layer", "-ts": "1,1",
+        "--lora": "adapter-1.gguf,adapter-2.gguf",
+    }  # fmt: skip
+    assert flags.items() >= expected.items()
+    for flag in ("-m", "-md", "--lora", "--mmproj"):
+        assert any(line.startswith(f"# {flag}: ") for line in lines)
+
+
+def test_without_a_device_layers_stay_where_they_were_planned() -> None:
+    words = command(emitted(header_of("gemma-3-4b-it"), engine="llama.cpp", device=PROCESSOR, max_model_len=512))
+    assert read_flags(words[1:], LLAMA_FLAGS)["-ngl"] == 0
+    lines = emitted(header_of("gemma-3-4b-it"), engine="ollama", device=PROCESSOR, max_model_len=512)
+    assert "PARAMETER num_gpu 0" in lines
 
 
 def test_llama_server_line_reads_back_to_the_same_plan() -> None:
@@ -206,6 +325,13 @@ def test_ollama_gets_a_modelfile_and_an_environment() -> None:
     assert "PARAMETER num_batch 256" in emitted(header_of("gemma-3-4b-it"), engine="ollama", ubatch_size=256)
 
 
+def test_a_modelfile_names_projector_and_adapter_that_were_planned() -> None:
+    lines = emitted(header_of("gemma-4-E4B-it"), engine="ollama", max_model_len=8192, num_images=1, lora_rank=8)
+    first = lines.index("# Modelfile") + 1
+    files = ["FROM gemma-4-E4B-it.gguf", "FROM mmproj-gemma-4-E4B-it.gguf", "ADAPTER adapter-1.gguf"]
+    assert lines[first : first + 3] == files
+
+
 @pytest.mark.parametrize(("key", "value"), [("q8_0", "f16"), ("q5_1", "q5_1")])
 def test_cache_types_that_ollama_cannot_have_are_refused(key: str, value: str) -> None:
     with pytest.raises(UnsupportedError, match="Ollama"):
@@ -218,7 +344,7 @@ def test_any_name_stays_one_word(engine: Any, name: str) -> None:
     header = replace(header_of("gemma-3-270m"), name=name)
     words = command(emitted(header, engine=engine, max_model_len=512, max_num_seqs=1))
     if engine == "gemwright":
-        model, _ = read_ours(words)
+        model = str(read_ours(words)[0])
     elif engine == "vllm":
         model = words[2]
         read_flags(words[3:], VLLM_FLAGS)
@@ -241,6 +367,9 @@ def test_a_name_with_a_line_break_is_refused(engine: Any) -> None:
     ("header", "words"),
     [
         (ModelHeader("dir/x y.gguf", header_of("gemma-3-270m").spec, "gguf", "file"), ["-m", "dir/x y.gguf"]),
+        (ModelHeader("own/m:Q4_0@abc", header_of("gemma-3-270m").spec, "gguf", "hub"), ["-m", "m-Q4_0.gguf"]),
+        (ModelHeader("dir/config.json", header_of("gemma-3-270m").spec, "config", "file"), ["-m", "dir.gguf"]),
+        (ModelHeader("..", header_of("gemma-3-270m").spec, "safetensors", "folder"), ["-m", "model.gguf"]),
         (ModelHeader("own/m:Q4_0@main", header_of("gemma-3-270m").spec, "gguf", "hub"), ["-hf", "own/m:Q4_0"]),
         (ModelHeader("dir/m", header_of("gemma-3-270m").spec, "gguf", "folder"), ["-m", "m.gguf"]),
         (ModelHeader("google/m", header_of("gemma-3-270m").spec, "safetensors", "hub"), ["-m", "m.gguf"]),
@@ -260,3 +389,61 @@ def test_the_plan_of_one_engine_makes_no_line_for_another() -> None:
     assert "--engine vllm" in caught.value.remedy
     with pytest.raises(RequestError, match="unknown engine"):
         emit("tgi", header, settings, found, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "origin", "ours", "theirs", "revision"),
+    [
+        ("google/gemma-3-270m@abc", "published", "google/gemma-3-270m@abc", "google/gemma-3-270m", "abc"),
+        ("google/gemma-3-270m@main", "hub", "google/gemma-3-270m@main", "google/gemma-3-270m", None),
+        ("models/a@b", "folder", "models/a@b", "models/a@b", None),
+        ("models/m/config.json", "file", "models/m", "models/m", None),
+        ("config.json", "file", ".", ".", None),
+        ("/config.json", "file", "/", "/", None),
+    ],
+)
+def test_a_model_is_named_as_each_engine_takes_it(
+    name: str, origin: Any, ours: str, theirs: str, revision: str | None
+) -> None:
+    header = ModelHeader(name, header_of("gemma-3-270m").spec, "config", origin)
+    model, _ = read_ours(command(emitted(header, max_model_len=512)))
+    assert model == ours
+    words = command(emitted(header, engine="vllm", max_model_len=512))
+    assert words[2] == theirs
+    assert read_flags(words[3:], VLLM_FLAGS).get("--revision") == revision
+
+
+@pytest.mark.parametrize("engine", ["gemwright", "vllm"])
+def test_a_config_that_no_folder_of_weights_has_is_refused(engine: Any) -> None:
+    header = ModelHeader("models/large.json", header_of("gemma-3-270m").spec, "config", "file")
+    with pytest.raises(RequestError, match="a config alone"):
+        emitted(header, engine=engine, max_model_len=512)
+
+
+def test_the_default_model_has_no_name_to_be_asked_for_by() -> None:
+    header = replace(header_of("gemma-3-270m"), name="gemma-3-270m-q4_k_m", is_default=True)
+    words = command(emitted(header, max_model_len=512))
+    assert words[:3] == ["gemwright", "serve", "--max-model-len"]
+    assert read_ours(words)[0] is None
+    with pytest.raises(UnsupportedError, match="default model"):
+        emitted(header, engine="vllm", max_model_len=512)
+    assert "# -m: the GGUF file of this model" in emitted(header, engine="llama.cpp", max_model_len=512)
+
+
+@pytest.mark.parametrize("engine", ["gemwright", "vllm", "llama.cpp", "ollama"])
+def test_as_data_it_is_the_same_command(engine: Any) -> None:
+    header, settings = header_of("gemma-3-4b-it"), PlanSettings(engine=engine, max_model_len=8192, max_num_seqs=2)
+    found = start_settings(engine, header, settings, estimate(header, settings), None)
+    content = json.loads(json.dumps(found.to_dict()))
+    assert content["engine"] == engine
+    if engine == "ollama":
+        assert content["modelfile"] == "FROM gemma-3-4b-it.gguf\nPARAMETER num_ctx 8192\n"
+        variables = "OLLAMA_NUM_PARALLEL=2 OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=f16"
+        assert content["command"] == f"{variables} ollama serve"
+        assert content["settings"] == {"num_ctx": 8192}
+        return
+    assert content["command"] == found.lines()[-1]
+    words = shlex.split(content["command"])
+    for flag, value in content["settings"].items():
+        assert flag in words
+        assert value is True or words[words.index(flag) + 1] == str(value)

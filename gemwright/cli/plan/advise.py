@@ -20,15 +20,16 @@ TABLE_NAME = "plans.md"
 _LOAD_OUTPUT_TOKENS = 32
 
 
-def advise(planned: Plan, model: str | None, values: dict[str, Any]) -> None:
-    """Walk the seven steps and write what they find; print where it lies. Raises CheckpointError where it cannot."""
+def advise(planned: Plan, model: str | None, values: dict[str, Any]) -> list[Path]:
+    """Walk the seven steps and write what they find; return where it lies, the report first.
+
+    Raises CheckpointError where it cannot be written.
+    """
     from gemwright.planner.devices import this_machine
     from gemwright.planner.picture import stacked_bar, users_curve
     from gemwright.planner.report import memory_parts, report, table_row
 
     load_test = None
-    if values["load_test"] and values["load_test_result"]:
-        raise RequestError("--load-test measures what --load-test-result would say", remedy="leave one of them out")
     if values["load_test_result"]:
         load_test = _read_load_test(Path(values["load_test_result"]))
     elif values["load_test"]:
@@ -61,8 +62,7 @@ def advise(planned: Plan, model: str | None, values: dict[str, Any]) -> None:
         raise CheckpointError(
             "the report cannot be written", value=error, remedy="name another folder with --report"
         ) from error
-    for name in (*files, TABLE_NAME):
-        print(folder / name)
+    return [folder / name for name in (*files, TABLE_NAME)]
 
 
 def _append(path: Path, row: str) -> None:

@@ -63,11 +63,11 @@ def _column(found: dict[str, Any]) -> dict[str, str]:
     return column
 
 
-def show_unknown(engine: str, reason: str, *, as_json: bool) -> None:
+def show_unknown(engine: str, reason: str, *, model: str, as_json: bool) -> None:
     """Say that there is no formula for an engine, which is no failure."""
     from gemwright.cli.run import write_json
 
-    content: dict[str, Any] = {"engine": engine, "fits": None, "unknown": reason}
+    content: dict[str, Any] = {"model": model, "engine": engine, "fits": None, "unknown": reason}
     if as_json:
         write_json(content)
     else:
