@@ -71,6 +71,28 @@ class Body(Part):
 Model = TypeVar("Model", bound=Body)
 
 
+def json_schema(model: type[Part]) -> dict[str, Any]:
+    """Return the JSON schema of a part, other parts under `$defs`, with references into an OpenAPI document."""
+    found = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    _spell_bounds(found)
+    return found
+
+
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+def _spell_bounds(schema: Any) -> None:
+    """Give the bounds of a union their names in JSON Schema: pydantic leaves them as its own."""
+    if isinstance(schema, list):
+        for item in schema:
+            _spell_bounds(item)
+    elif isinstance(schema, dict):
+        if "anyOf" in schema:
+            schema.update({word: schema.pop(own) for own, word in _BOUNDS.items() if own in schema})
+        for item in schema.values():
+            _spell_bounds(item)
+
+
 def parse_body(model: type[Model], content: bytes) -> Model:
     """Return a body from its bytes. Raises FieldError naming the field that is wrong, `body` for what is no JSON."""
     value = parse_json(content)

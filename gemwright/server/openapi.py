@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from gemwright.server.door import is_open
 from gemwright.server.errors import Style, style_of
+from gemwright.server.fields import json_schema
 from gemwright.server.route import BODIES
 from gemwright.server.settings import ServerSettings
 
@@ -105,7 +106,7 @@ def _completed(found: Schema, settings: ServerSettings) -> Schema:
     components = found.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for name, model in BODIES.items():
-        own = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        own = json_schema(model)
         schemas.update(own.pop("$defs", {}))
         schemas[name] = own
     # Of FastAPI's own: this server's errors have other shapes.

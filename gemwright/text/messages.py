@@ -28,7 +28,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 _OTHER_ROLES = {"model": "assistant", "function": "tool"}
 SYSTEM_ROLES = ("system", "developer")
 """Two names of one role."""
-_HARMLESS = frozenset(
+HARMLESS_FIELDS = frozenset(
     (
         *("id", "name", "annotations", "refusal", "audio", "cache_control", "metadata", "status", "type"),
         # Copies of the content and the thought beside them, put there by OpenAI's client and LiteLLM.
@@ -36,13 +36,14 @@ _HARMLESS = frozenset(
     )
 )
 """Fields that no Gemma template prints; clients send back what they were sent."""
-_OF_ROLE = {
+FIELDS_OF_ROLE = {
     "system": frozenset(("content",)),
     "developer": frozenset(("content",)),
     "user": frozenset(("content",)),
     "assistant": frozenset(("content", "reasoning", "reasoning_content", "tool_calls", "function_call")),
     "tool": frozenset(("content", "tool_call_id")),
 }
+"""What a message of a role says, its role apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +143,11 @@ def _read_message(message: Any, where: str, names: Mapping[str, str]) -> Message
     if role not in _ROLES:
         raise RequestError(f"{where}.role", value=_shown(role), limit=", ".join((*_ROLES, *_OTHER_ROLES)))
     for name, value in message.items():
-        if value is not None and name != "role" and name not in _OF_ROLE[role] and name not in _HARMLESS:
+        if value is not None and name != "role" and name not in FIELDS_OF_ROLE[role] and name not in HARMLESS_FIELDS:
             raise RequestError(
                 f"{where}.{name}: no such field of a message of role {role}",
                 value=_shown(value),
-                limit=", ".join(sorted(_OF_ROLE[role])),
+                limit=", ".join(sorted(FIELDS_OF_ROLE[role])),
                 remedy="leave it out",
             )
     content = message.get("content")
