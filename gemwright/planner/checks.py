@@ -10,11 +10,14 @@ from typing import Final
 
 from gemwright.errors import RequestError, show_both_bytes
 from gemwright.planner.media import audio_tokens, image_tokens
-from gemwright.planner.settings import PlanSettings
+from gemwright.planner.settings import PlanSettings, flag
 from gemwright.spec.model_spec import ModelSpec
 
 MOST_AT_ONCE: Final = 1_000_000
-"""Requests, slots and adapters: where the inverse questions stop counting, too."""
+"""Requests, slots, adapters, tokens of a step: where the inverse questions stop counting, too."""
+_COUNTED: Final = (
+    "max_num_seqs", "parallel", "num_loras", "max_num_batched_tokens", "ubatch_size", "num_speculative_tokens",
+)  # fmt: skip
 _MOST_VLLM_RANK: Final = 512
 """Of --max-lora-rank."""
 
@@ -50,18 +53,18 @@ def _check_media(spec: ModelSpec, settings: PlanSettings) -> None:
         "vision": ("--images", settings.num_images),
         "audio": ("--audio-seconds", settings.audio_seconds),
     }
-    for tower, (flag, value) in asked.items():
+    for tower, (name, value) in asked.items():
         if value and tower not in towers:
             raise RequestError(
-                f"this model has no {tower} tower that {flag} could be planned for",
-                value=f"{flag} {value:g}",
-                remedy=f"leave {flag} out, or name a model that has one",
+                f"this model has no {tower} tower that {name} could be planned for",
+                value=f"{name} {value:g}",
+                remedy=f"leave {name} out, or name a model that has one",
             )
         if value and settings.language_model_only:
             raise RequestError(
-                f"--language-model-only leaves out the tower that {flag} needs",
-                value=f"{flag} {value:g}",
-                remedy=f"leave {flag} or --language-model-only out",
+                f"--language-model-only leaves out the tower that {name} needs",
+                value=f"{name} {value:g}",
+                remedy=f"leave {name} or --language-model-only out",
             )
     _check_image_tokens(spec, settings)
     each, sound = image_tokens(spec, settings) or 0, audio_tokens(spec, settings)
@@ -98,15 +101,14 @@ def _check_image_tokens(spec: ModelSpec, settings: PlanSettings) -> None:
 
 
 def _check_numbers(spec: ModelSpec, settings: PlanSettings) -> None:
-    counts = {
-        "--max-num-seqs": settings.max_num_seqs,
-        "--parallel": settings.parallel,
-        "--num-loras": settings.num_loras,
-    }
-    for flag, count in counts.items():
+    for name in _COUNTED:
+        count = getattr(settings, name)
         if count is not None and count > MOST_AT_ONCE:
             raise RequestError(
-                "more than can be planned", value=f"{flag} {count}", limit=MOST_AT_ONCE, remedy=f"lower {flag}"
+                "more than can be planned",
+                value=f"{flag(name)} {count}",
+                limit=MOST_AT_ONCE,
+                remedy=f"lower {flag(name)}",
             )
     both = settings.parallel, settings.max_num_seqs
     if None not in both and both[0] != both[1]:

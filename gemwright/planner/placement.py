@@ -68,7 +68,12 @@ def placement(spec: ModelSpec, tensor_parallel_size: int, value_bytes: int = 2) 
     devices and not counted. Raises UnsupportedError for a number that does not divide, with those that do.
     """
     if type(tensor_parallel_size) is not int or tensor_parallel_size < 1:
-        raise RequestError("tensor_parallel_size", value=tensor_parallel_size, limit="an integer of at least 1")
+        raise RequestError(
+            "tensor_parallel_size",
+            value=tensor_parallel_size,
+            limit="an integer of at least 1",
+            remedy="change --tensor-parallel-size",
+        )
     misfits = _misfits(spec, tensor_parallel_size)
     if misfits:
         raise UnsupportedError(

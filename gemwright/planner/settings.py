@@ -131,7 +131,10 @@ class PlanSettings:
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
             raise RequestError(
-                "gpu_memory_utilization", value=share, limit="above 0, at most 1", remedy="use 0.9 for 90 %"
+                "gpu_memory_utilization",
+                value=share,
+                limit="above 0, at most 1",
+                remedy="write --gpu-memory-utilization 0.9 for 90 %",
             )
         for name, factor in self.margin.items():
             if not 1 <= factor <= MOST_MARGIN:
