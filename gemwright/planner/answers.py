@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from gemwright.errors import show_both_bytes, show_bytes
+from gemwright.errors import RequestError, show_both_bytes, show_bytes
 from gemwright.planner.changes import Change, cheapest_change
+from gemwright.planner.checks import check_against_model
 from gemwright.planner.devices import Device
 from gemwright.planner.estimate import Estimate, estimate
-from gemwright.planner.fit import MOST_USERS, Fit, Marginal, is_within_pool
+from gemwright.planner.fit import MOST_USERS, Fit, Marginal, fixed_pool_bytes, held_bytes, is_within_pool
 from gemwright.planner.ledger import Ledger
-from gemwright.planner.load import LoadMix, LoadUse, load_use, users_for
+from gemwright.planner.load import MOST_LOAD_USERS, LoadMix, LoadUse, load_use, users_for
+from gemwright.planner.margins import cache_bytes, with_margin
 from gemwright.planner.placement import Placement, placement
-from gemwright.planner.settings import UNKNOWN_ENGINES, PlanSettings
+from gemwright.planner.settings import ENGINES, UNKNOWN_ENGINES, PlanSettings
 from gemwright.planner.time import TimeEstimate, predict
 from gemwright.planner.weights import num_language_parameters, num_parameters
 from gemwright.spec.model_header import ModelHeader
@@ -31,10 +33,14 @@ class Plan:
     header: ModelHeader
     settings: PlanSettings
     estimate: Estimate
-    ledger: Ledger
-    """The estimate's ledger, with the margins that were asked for."""
+    """With the margins that were asked for."""
     prompt_tokens: int
     mix: LoadMix | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is held, line by line, margins included."""
+        return self.estimate.ledger
 
     @property
     def memory_bytes(self) -> int | None:
@@ -44,20 +50,14 @@ class Plan:
     @property
     def needed_bytes(self) -> int:
         """The least that serves what was asked, margins included."""
-        return self.estimate.needed_bytes + self.ledger.total_bytes - self.estimate.ledger.total_bytes
-
-    @property
-    def budget_bytes(self) -> int | None:
-        """What is compared with what must fit: the memory named, or for a vLLM whose log told the bytes for K/V, these
-        and all around them. What vLLM needs is told as the memory of which it takes its share."""
-        available = self.settings.available_kv_bytes
-        return self.memory_bytes if available is None else self.ledger.total_bytes - self._held_kv_bytes + available
+        return self.estimate.needed_bytes
 
     @property
     def held_bytes(self) -> int:
-        """What must fit: the most that will be held or is needed, whichever is more. vLLM takes whatever its budget
-        leaves, so that there only what is needed counts."""
-        return self.needed_bytes if self.settings.engine == "vllm" else max(self.needed_bytes, self.ledger.total_bytes)
+        """What must fit: the most that will be held or is needed, whichever is more. vLLM takes whatever its share of
+        the memory leaves, so that there only what is needed counts, as the memory of which it takes its share; where
+        its bytes for K/V are given, these and all around them."""
+        return held_bytes(self.estimate, self.settings)
 
     @property
     def fits(self) -> bool | None:
@@ -65,13 +65,13 @@ class Plan:
         memory."""
         if self.pool_reason is not None:
             return False
-        return None if self.budget_bytes is None else self.held_bytes <= self.budget_bytes
+        return None if self.memory_bytes is None else self.held_bytes <= self.memory_bytes
 
     @cached_property
     def pool_reason(self) -> str | None:
-        """Why `kv_cache_memory_bytes` does not hold what was asked, and what the engine would do with it; None where it
-        does, or where the engine sizes its pool."""
-        pool, found = self.settings.kv_cache_memory_bytes, self.estimate
+        """Why a K/V pool of the size that was given does not hold what was asked, and what the engine would do with it;
+        None where it does, or where the engine sizes its pool."""
+        pool, found = fixed_pool_bytes(self.settings), self.estimate
         if pool is None or is_within_pool(found, self.settings):
             return None
         request, allowed = show_both_bytes(found.kv.bytes_per_sequence, pool)
@@ -83,6 +83,9 @@ class Plan:
                 f"once ({request} each); the others would wait (raise --kv-cache-memory-bytes, or lower --max-num-seqs)"
             )
         reason = f"the engine would refuse to start: a K/V pool of {allowed} does not hold one request of {length}"
+        if found.engine == "vllm":
+            held = found.engine_facts["vllm"]["max_model_len_that_fits"]
+            return f"{reason} ({request}); it holds one of {held:,} (raise --kv-cache-memory-bytes)"
         shorter = estimate(self.header, replace(self.settings, max_model_len=None, max_num_seqs=None))
         if shorter.is_refused:
             return f"{reason} ({request}), nor one of any length (raise --kv-cache-memory-bytes)"
@@ -104,19 +107,19 @@ class Plan:
         """The bytes to give to --kv-cache-memory-bytes, where all of it fits and yet our engine would not start without
         them: the share of memory that it takes for K/V by itself is less. None where it would start."""
         is_unasked = self.settings.kv_cache_memory_bytes is None
-        return self._held_kv_bytes if self.fits and is_unasked and self.estimate.is_refused else None
+        return cache_bytes(self.ledger) if self.fits and is_unasked and self.estimate.is_refused else None
 
     @property
     def is_close(self) -> bool:
         """Whether the answer could be the other one within the error bars. A pool that is too small has none."""
-        if self.budget_bytes is None or self.pool_reason is not None:
+        if self.memory_bytes is None or self.pool_reason is not None:
             return False
-        return abs(self.budget_bytes - self.held_bytes) < self.ledger.error_bytes
+        return abs(self.memory_bytes - self.held_bytes) < self.ledger.error_bytes
 
     @property
     def spare_bytes(self) -> int | None:
         """What is left over, below zero what is lacking."""
-        return None if self.budget_bytes is None else self.budget_bytes - self.held_bytes
+        return None if self.memory_bytes is None else self.memory_bytes - self.held_bytes
 
     @cached_property
     def fit(self) -> Fit:
@@ -139,22 +142,20 @@ class Plan:
 
     @cached_property
     def curve(self) -> tuple[tuple[int, int], ...]:
-        """Context against users; empty where no memory was named."""
-        budget = self._budget_without_margin
+        """Context against users; empty where neither memory nor the size of a K/V pool was named."""
+        budget = self._budget_of_answers
         return () if budget is None else self.fit.curve(budget)
 
     @cached_property
     def marginal(self) -> Marginal | None:
-        """What the next GiB buys."""
-        budget = self._budget_without_margin
-        return None if budget is None else self.fit.marginal(budget)
+        """What the next GiB buys; None where no memory was named."""
+        return None if self.memory_bytes is None else self.fit.marginal(self.memory_bytes)
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """Single changes that make it fit; empty where it fits, or where no memory was named and no K/V pool is too
-        small."""
+        """Single changes that make it fit; empty unless it does not."""
         budget = self._budget_of_answers
-        return () if budget is None or self.fits else cheapest_change(self.header, self.settings, budget)
+        return () if budget is None or self.fits is not False else cheapest_change(self.header, self.settings, budget)
 
     @cached_property
     def time(self) -> TimeEstimate | None:
@@ -193,31 +194,27 @@ class Plan:
 
     @property
     def pool_bytes(self) -> int:
-        """The K/V cache that is left when all else has been taken from the budget; without one, as planned."""
+        """The K/V cache that requests may fill when all else has been taken from the memory, the margin of K/V
+        included; without memory, as planned. A pool of a fixed size is that size."""
+        held, fixed = cache_bytes(self.ledger), fixed_pool_bytes(self.settings)
+        if fixed is not None:
+            return fixed
+        margin = self.settings.margin
         if self.settings.engine == "vllm":
             # The pool is a share's rest, and vLLM's own rules have worked it out.
             available: int | None = self.estimate.engine_facts["vllm"]["available_kv_bytes"]
-            return self._held_kv_bytes if available is None else available
-        if self.budget_bytes is None:
-            return self._held_kv_bytes
-        return max(0, self._held_kv_bytes + self.budget_bytes - self.ledger.total_bytes)
-
-    @property
-    def _held_kv_bytes(self) -> int:
-        return sum(line.size_bytes for line in self.ledger.select("K/V cache") if line.place == self.ledger.place)
+            pool = held if available is None else min(held, available) if margin else available
+        elif self.memory_bytes is None:
+            pool = held
+        else:
+            pool = max(0, held + self.memory_bytes - self.ledger.total_bytes)
+        return int(pool / margin.get("kv", 1.0))
 
     @property
     def _budget_of_answers(self) -> int | None:
-        """As below; without end where a K/V pool that is too small bounds the answers, and no memory was named."""
-        budget = self._budget_without_margin
-        return _ENDLESS_BYTES if budget is None and self.pool_reason is not None else budget
-
-    @property
-    def _budget_without_margin(self) -> int | None:
-        """The budget less what margins add, so that estimates without margins can be compared with it."""
-        if self.budget_bytes is None:
-            return None
-        return max(0, self.budget_bytes - (self.ledger.total_bytes - self.estimate.ledger.total_bytes))
+        """The memory named; where none was, without end if a K/V pool of a fixed size bounds the answers."""
+        is_bounded = fixed_pool_bytes(self.settings) is not None
+        return _ENDLESS_BYTES if self.memory_bytes is None and is_bounded else self.memory_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON output of `gemwright plan`."""
@@ -279,8 +276,37 @@ def make_plan(
         and header.embedding_quantization is not None
     ):
         settings = replace(settings, embedding_quantization=header.embedding_quantization)
+    if mix is not None:
+        _check_mix(mix, header, settings)
+        if settings.max_model_len is None:
+            # Whoever names the lengths of requests has named the longest.
+            settings = replace(settings, max_model_len=mix.max_tokens)
+    check_against_model(header.spec, settings)
     found = estimate(header, settings)
-    return Plan(header, settings, found, found.ledger.with_margin(settings.margin), prompt_tokens, mix)
+    found.ledger.with_margin(settings.margin)  # refuses a part that this ledger does not have
+    planned = Plan(header, settings, with_margin(found, settings), prompt_tokens, mix)
+    if mix is not None:
+        # What cannot be told of a mix is refused here, before anything is shown.
+        _ = planned.load
+    return planned
+
+
+def _check_mix(mix: LoadMix, header: ModelHeader, settings: PlanSettings) -> None:
+    context = header.spec.max_context
+    if mix.max_tokens > context:
+        raise RequestError(
+            "the longest request of the mix is beyond the model's context",
+            value=f"max={mix.max_tokens}",
+            limit=f"{context} tokens",
+            remedy=f"write max={context} or less",
+        )
+    if (settings.max_num_seqs or 1) > MOST_LOAD_USERS:
+        raise RequestError(
+            "a mix is not drawn for so many requests at once",
+            value=settings.max_num_seqs,
+            limit=f"{MOST_LOAD_USERS}",
+            remedy="lower --max-num-seqs",
+        )
 
 
 def show_conditions(planned: Plan) -> str:
@@ -303,8 +329,27 @@ def unknown_engine(name: str) -> str | None:
     return next((reason for known, reason in UNKNOWN_ENGINES.items() if _plain(known) == asked), None)
 
 
+def known_engine(name: str) -> str:
+    """Return the engine that a name means, however it is spelled: "VLLM", "llamacpp", "llama-cpp"; other names as they
+    are."""
+    return next((known for known in ENGINES if _plain(known) == _plain(name)), name)
+
+
 def _plain(name: str) -> str:
-    return name.lower().replace("_", " ").replace("-", " ")
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def show_fact(value: Any) -> str:
+    """Return one of the facts of an engine for people: a number, a size, yes or no, some of them by name."""
+    if value is None:
+        return "not known"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {show_fact(item)}" for name, item in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def show_users(num_users: int) -> str:

@@ -10,14 +10,25 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gemwright.errors import RequestError, UnsupportedError, show_bytes
-from gemwright.planner.estimate import Estimate, estimate
-from gemwright.planner.fit import Estimator, Fit, is_within_pool
+from gemwright.planner.estimate import Estimate
+from gemwright.planner.fit import (
+    Estimator,
+    Fit,
+    fixed_pool_bytes,
+    held_bytes,
+    is_within_pool,
+    largest,
+    with_length_and_users,
+)
+from gemwright.planner.margins import cache_bytes, estimate_with_margin
 from gemwright.planner.settings import PlanSettings, flag
 from gemwright.spec.model_header import ModelHeader
 
 _MEBIBYTE: Final = 1 << 20
 _LEAST_CONTEXT: Final = 256
 """A shorter context is no help to anyone."""
+_NUM_POOLS: Final = 4
+"""Estimates in which a pool that fits is looked for."""
 _DEFAULT_UBATCH: Final = 512
 _DEFAULT_BUDGETS: Final = {"cpu": 512, "gpu": 2048}
 """Of our own engine, by kind of device (EngineConfig.step_tokens)."""
@@ -57,37 +68,36 @@ Candidate = tuple[str, dict[str, Any], str, str]
 
 
 def cheapest_change(
-    header: ModelHeader, settings: PlanSettings, memory_bytes: int, estimator: Estimator = estimate
+    header: ModelHeader, settings: PlanSettings, memory_bytes: int, estimator: Estimator = estimate_with_margin
 ) -> tuple[Change, ...]:
     """Return the single changes that make it fit in memory, the cheapest for a user first; none where none does.
 
     Lossless ones come first, then fewer users or a shorter context (the most that fit), then fewer bits of activations,
     cache and weights, then more devices. Of steps of one setting the first that is enough is offered, and nothing that
-    the engine does not have.
+    the engine does not have or would not start with.
     """
     planned = estimator(header, settings)
     # A pool of a fixed size that is too small is no matter of memory: what it is compared with is what is held.
     is_too_much = is_within_pool(planned, settings)
-    before = held_bytes(planned) if is_too_much else planned.ledger.total_bytes
+    before = held_bytes(planned, settings) if is_too_much else planned.ledger.total_bytes
     found: dict[str, Change] = {}
     for subject, fields, flags, cost in _candidates(header, settings, planned, memory_bytes, estimator):
         if subject in found:
             continue
-        changed = replace(settings, **fields)
-        try:
-            then = estimator(header, changed)
-        except (RequestError, UnsupportedError):
-            continue  # the engine does not have it for this model
-        after = held_bytes(then)
-        if after <= memory_bytes and (after < before or not is_too_much) and is_within_pool(then, changed):
+        after = _size_bytes(header, replace(settings, **fields), estimator)
+        if after is not None and after <= memory_bytes and (after < before or not is_too_much):
             found[subject] = Change(flags, cost, before - after, after)
     return tuple(found.values())
 
 
-def held_bytes(found: Estimate) -> int:
-    """Return what must fit: what will be held, or what is needed for what was asked, whichever is more. vLLM takes
-    whatever its share leaves, so that there only what is needed counts."""
-    return found.needed_bytes if found.engine == "vllm" else max(found.needed_bytes, found.ledger.total_bytes)
+def _size_bytes(header: ModelHeader, settings: PlanSettings, estimator: Estimator) -> int | None:
+    """Return what is held under settings; None where the engine does not have them for this model, would not start with
+    them, or has a K/V pool of a fixed size that is too small."""
+    try:
+        found = estimator(header, settings)
+    except (RequestError, UnsupportedError):
+        return None
+    return None if found.is_refused or not is_within_pool(found, settings) else held_bytes(found, settings)
 
 
 def _candidates(
@@ -96,8 +106,8 @@ def _candidates(
     if settings.draft:
         yield "draft", {"draft": False, "num_speculative_tokens": None}, "without --draft", "nothing but speed"
     yield from _ENGINES[settings.engine](header, settings, planned)
-    if settings.engine == "gemwright":
-        yield from _pools(planned, memory_bytes)
+    if settings.engine == "gemwright" or settings.available_kv_bytes is not None:
+        yield from _pools(header, settings, planned, memory_bytes, estimator)
         yield from _larger_pool(settings, planned)
     yield from _fewer(header, settings, planned, memory_bytes, estimator)
     yield from _bits(settings)
@@ -155,25 +165,51 @@ _ENGINES: Final[dict[str, Callable[[ModelHeader, PlanSettings, Estimate], Iterat
 }
 
 
-def _pools(planned: Estimate, memory_bytes: int) -> Iterator[Candidate]:
-    """Offer a smaller pool where all else and one request of the planned length fit."""
-    pool = sum(line.size_bytes for line in planned.ledger.select("K/V cache"))
-    room = pool - (planned.ledger.total_bytes - memory_bytes)
-    room -= room % _MEBIBYTE
-    if planned.kv.bytes_per_sequence <= room < pool:
-        cost = "fewer requests are held at once before one has to wait"
-        yield "pool", {"kv_cache_memory_bytes": room}, f"--kv-cache-memory-bytes {room >> 20}MiB", cost
+def _pools(
+    header: ModelHeader, settings: PlanSettings, planned: Estimate, memory_bytes: int, estimator: Estimator
+) -> Iterator[Candidate]:
+    """Offer the largest pool that fits, where the engine starts with it: with the length asked for, or with a shorter
+    one that our engine takes by itself where none was."""
+    pool = room = cache_bytes(planned.ledger)
+    then, changed = planned, settings
+    for _ in range(_NUM_POOLS):
+        # What stands around a pool follows its size by a little, so that the first answer may be a few KiB off.
+        room -= held_bytes(then, changed) - memory_bytes
+        room -= room % _MEBIBYTE
+        if not 0 < room < pool:
+            return
+        changed = replace(settings, **_pool_of(settings, room))
+        try:
+            then = estimator(header, changed)
+        except (RequestError, UnsupportedError):
+            return
+        if then.is_refused or held_bytes(then, changed) <= memory_bytes:
+            break
+    if then.max_model_len < _LEAST_CONTEXT:
+        return
+    cost = "fewer requests are held at once before one has to wait"
+    if then.max_model_len < planned.max_model_len:
+        cost = (
+            f"the context is lowered from {planned.max_model_len:,} to the {then.max_model_len:,} tokens that the pool "
+            "holds"
+        )
+    yield "pool", _pool_of(settings, room), f"--kv-cache-memory-bytes {room >> 20}MiB", cost
+
+
+def _pool_of(settings: PlanSettings, size_bytes: int) -> dict[str, Any]:
+    """Return the field that fixes the pool's size; --kv-cache-memory-bytes sets either."""
+    return {"available_kv_bytes" if settings.engine == "vllm" else "kv_cache_memory_bytes": size_bytes}
 
 
 def _larger_pool(settings: PlanSettings, planned: Estimate) -> Iterator[Candidate]:
     """Offer a pool that holds all that was asked for, where one of a fixed size does not."""
-    pool = settings.kv_cache_memory_bytes
+    pool = fixed_pool_bytes(settings)
     wanted = planned.kv.bytes_per_sequence * (settings.max_num_seqs or 1)
     wanted += -wanted % _MEBIBYTE
     if pool is not None and pool < wanted:
         requests = "a request" if settings.max_num_seqs in (None, 1) else f"{settings.max_num_seqs:,} requests"
         cost = f"the pool holds {requests} of {planned.max_model_len:,} tokens at once"
-        yield "pool", {"kv_cache_memory_bytes": wanted}, f"--kv-cache-memory-bytes {wanted >> 20}MiB", cost
+        yield "pool", _pool_of(settings, wanted), f"--kv-cache-memory-bytes {wanted >> 20}MiB", cost
 
 
 def _fewer(
@@ -183,16 +219,21 @@ def _fewer(
     users = fit.most_users(memory_bytes)
     is_llama = settings.engine in ("llama.cpp", "ollama")
     if 0 < users < planned.max_num_seqs:
-        fields: dict[str, Any] = {"max_num_seqs": users, "max_model_len": planned.max_model_len}
+        fields: dict[str, Any] = {"max_num_seqs": users}
         flags = f"--max-num-seqs {users}"
         if is_llama:
             # A context of all slots together says how long each request is, so that it goes with the slots.
-            fields |= {"parallel": None, "ctx_size": None}
+            fields |= {"parallel": None, "ctx_size": None, "max_model_len": planned.max_model_len}
             length = "" if settings.ctx_size is None else f" --max-model-len {planned.max_model_len}"
             flags = _in_place_of(f"{flags}{length}", settings, "parallel", "ctx_size")
         cost = f"{users} user{'' if users == 1 else 's'} at once instead of {planned.max_num_seqs}"
         yield "users", fields, flags, cost
-    context = fit.longest_context(memory_bytes)
+    # With as many users as the engine plans by itself, and the pool that it takes for them.
+    context = largest(
+        lambda length: _size_bytes(header, with_length_and_users(settings, length), estimator),
+        planned.max_model_len,
+        memory_bytes,
+    )
     context -= context % _LEAST_CONTEXT
     if _LEAST_CONTEXT <= context < planned.max_model_len:
         flags = _in_place_of(f"--max-model-len {context}", settings, "ctx_size")

@@ -5,40 +5,48 @@ Reasons are read from the specs: the fields in which the two models differ, besi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from gemwright.planner.estimate import Estimate, estimate
-from gemwright.planner.fit import Estimator, Fit
+from gemwright.errors import show_bytes
+from gemwright.planner.answers import Plan
+from gemwright.planner.devices import Device
 from gemwright.planner.ledger import Difference
 from gemwright.planner.settings import PlanSettings, flag
-from gemwright.spec.model_header import ModelHeader
 from gemwright.spec.model_spec import LayerSpec, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedModel:
-    """One column."""
+    """One column: what a plan of its own says, in its own memory."""
 
-    header: ModelHeader
-    settings: PlanSettings
-    estimate: Estimate
-    longest_context: int | None
-    """In the memory named; None where none was."""
-    most_users: int | None
+    plan: Plan
+
+    @property
+    def longest_context(self) -> int | None:
+        """In the memory that this column names; None where it names none."""
+        return None if self.plan.memory_bytes is None else self.plan.max_context_tokens
+
+    @property
+    def most_users(self) -> int | None:
+        """Of the planned length in that memory; None where none is named."""
+        return None if self.plan.memory_bytes is None else self.plan.max_num_seqs
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of the JSON output."""
+        found = self.plan.estimate
         return {
-            "model": self.header.name,
-            "engine": self.estimate.engine,
-            "needed_bytes": self.estimate.needed_bytes,
-            "total_bytes": self.estimate.ledger.total_bytes,
-            "weights_bytes": self.estimate.weights_bytes,
-            "bytes_per_token_full": self.estimate.kv.bytes_per_token_full,
-            "sliding_bytes_per_sequence": self.estimate.kv.sliding_bytes_per_sequence,
-            "bytes_per_sequence": self.estimate.kv.bytes_per_sequence,
+            "model": self.plan.header.name,
+            "engine": found.engine,
+            "memory_bytes": self.plan.memory_bytes,
+            "fits": self.plan.fits,
+            "needed_bytes": self.plan.needed_bytes,
+            "total_bytes": self.plan.ledger.total_bytes,
+            "weights_bytes": found.weights_bytes,
+            "bytes_per_token_full": found.kv.bytes_per_token_full,
+            "sliding_bytes_per_sequence": found.kv.sliding_bytes_per_sequence,
+            "bytes_per_sequence": found.kv.bytes_per_sequence,
             "max_context_tokens": self.longest_context,
             "max_num_seqs": self.most_users,
         }
@@ -72,30 +80,16 @@ class Comparison:
         }
 
 
-def compare(
-    asked: Sequence[tuple[ModelHeader, PlanSettings]], memory_bytes: int | None = None, estimator: Estimator = estimate
-) -> Comparison:
-    """Return models with their settings side by side, with what fits in memory where it is named.
-
-    Raises what an estimate raises: RequestError and UnsupportedError.
-    """
-    models = tuple(_column(header, settings, memory_bytes, estimator) for header, settings in asked)
-    if len(models) != 2:
+def compare(plans: Sequence[Plan]) -> Comparison:
+    """Return plans side by side, each with what fits in its own memory where it names one."""
+    models = tuple(ComparedModel(plan) for plan in plans)
+    if len(plans) != 2:
         return Comparison(models, ())
-    before, after = models
+    before, after = plans
     changes = spec_changes(before.header.spec, after.header.spec)
     changes["settings"] = _setting_changes(before.settings, after.settings)
-    rows = before.estimate.ledger.difference(after.estimate.ledger)
+    rows = before.ledger.difference(after.ledger)
     return Comparison(models, tuple(Reasoned(row, _reason(row, changes)) for row in rows))
-
-
-def _column(
-    header: ModelHeader, settings: PlanSettings, memory_bytes: int | None, estimator: Estimator
-) -> ComparedModel:
-    fit = Fit(header, settings, estimator)
-    if memory_bytes is None:
-        return ComparedModel(header, settings, fit.planned, None, None)
-    return ComparedModel(header, settings, fit.planned, fit.longest_context(memory_bytes), fit.most_users(memory_bytes))
 
 
 _REASONS: Final = (
@@ -211,6 +205,17 @@ def _setting_changes(before: PlanSettings, after: PlanSettings) -> list[str]:
     found = []
     for entry in fields(PlanSettings):
         first, second = getattr(before, entry.name), getattr(after, entry.name)
-        if first != second and entry.name != "device":
-            found.append(f"{flag(entry.name)} {first} -> {second}")
+        if first != second:
+            is_size = entry.name.endswith("_bytes")
+            shown = [show_bytes(value) if is_size and value else _shown(value) for value in (first, second)]
+            found.append(f"{flag(entry.name)} {' -> '.join(shown)}")
     return found
+
+
+def _shown(value: Any) -> str:
+    """Return a setting as people read it."""
+    if isinstance(value, Device):
+        return value.name
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={factor:g}" for name, factor in value.items()) or "none"
+    return "none" if value is None else str(value)

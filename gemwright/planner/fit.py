@@ -1,6 +1,6 @@
 """The inverse questions: how long a context, how many users, and what more memory would buy.
 
-Refuses to know any engine's rules: it asks for estimates and compares `Estimate.needed_bytes` with a budget.
+Refuses to know any engine's rules: it asks for estimates and compares what must fit with a budget.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gemwright.errors import RequestError, UnsupportedError
-from gemwright.planner.estimate import Estimate, estimate
+from gemwright.planner.estimate import Estimate
+from gemwright.planner.margins import estimate_with_margin
 from gemwright.planner.settings import PlanSettings
 from gemwright.spec.model_header import ModelHeader
 
@@ -39,7 +40,9 @@ class Marginal:
 class Fit:
     """The questions about one model under one set of settings; sizes once estimated are kept between them."""
 
-    def __init__(self, header: ModelHeader, settings: PlanSettings, estimator: Estimator = estimate) -> None:
+    def __init__(
+        self, header: ModelHeader, settings: PlanSettings, estimator: Estimator = estimate_with_margin
+    ) -> None:
         self.header = header
         self.settings = settings
         self.planned = estimator(header, settings)
@@ -97,7 +100,7 @@ class Fit:
             try:
                 settings = with_length_and_users(self.settings, max_model_len, num_users)
                 found = self._estimator(self.header, settings)
-                self._sizes[key] = found.needed_bytes if is_within_pool(found, settings) else None
+                self._sizes[key] = _size_bytes(found, settings) if is_within_pool(found, settings) else None
             except (RequestError, UnsupportedError):
                 # The settings as they are were estimated without a word, so this length or number is what it refuses.
                 self._sizes[key] = None
@@ -113,27 +116,46 @@ def with_length_and_users(settings: PlanSettings, max_model_len: int, num_users:
     return changed if num_users is None else replace(changed, max_num_seqs=num_users, parallel=None)
 
 
+def fixed_pool_bytes(settings: PlanSettings) -> int | None:
+    """Return the K/V pool's size where the settings fix it; None where the engine decides."""
+    return settings.kv_cache_memory_bytes or settings.available_kv_bytes
+
+
+def held_bytes(found: Estimate, settings: PlanSettings) -> int:
+    """Return what must fit: what will be held, or what is needed for what was asked, whichever is more. vLLM takes
+    whatever its share leaves, so that there only what is needed counts, unless the bytes for K/V are given."""
+    is_rest = found.engine == "vllm" and settings.available_kv_bytes is None
+    return found.needed_bytes if is_rest else max(found.needed_bytes, found.ledger.total_bytes)
+
+
+def _size_bytes(found: Estimate, settings: PlanSettings) -> int:
+    """Return what is needed; all that will be held where the pool's size is fixed, as no answer makes it smaller."""
+    return found.needed_bytes if fixed_pool_bytes(settings) is None else held_bytes(found, settings)
+
+
 def is_within_pool(found: Estimate, settings: PlanSettings) -> bool:
     """Return whether a K/V pool of a size that the settings fix holds the requests they ask for, one where they name
     no number. True where the engine sizes its pool."""
-    pool = settings.kv_cache_memory_bytes or settings.available_kv_bytes
+    pool = fixed_pool_bytes(settings)
     return pool is None or found.kv.bytes_per_sequence * (settings.max_num_seqs or 1) <= pool
 
 
 def longest_context(
-    header: ModelHeader, settings: PlanSettings, memory_bytes: int, estimator: Estimator = estimate
+    header: ModelHeader, settings: PlanSettings, memory_bytes: int, estimator: Estimator = estimate_with_margin
 ) -> int:
     """Return the longest request, in tokens, that fits in memory as often as the settings ask; 0 when nothing does."""
     return Fit(header, settings, estimator).longest_context(memory_bytes)
 
 
-def most_users(header: ModelHeader, settings: PlanSettings, memory_bytes: int, estimator: Estimator = estimate) -> int:
+def most_users(
+    header: ModelHeader, settings: PlanSettings, memory_bytes: int, estimator: Estimator = estimate_with_margin
+) -> int:
     """Return how many requests of the planned length fit in memory at once; MOST_USERS means at least that many."""
     return Fit(header, settings, estimator).most_users(memory_bytes)
 
 
 def curve(
-    header: ModelHeader, settings: PlanSettings, memory_bytes: int, estimator: Estimator = estimate
+    header: ModelHeader, settings: PlanSettings, memory_bytes: int, estimator: Estimator = estimate_with_margin
 ) -> tuple[tuple[int, int], ...]:
     """Return context against users for powers of two of the context."""
     return Fit(header, settings, estimator).curve(memory_bytes)
@@ -144,7 +166,7 @@ def marginal(
     settings: PlanSettings,
     memory_bytes: int,
     step_bytes: int = _GIBIBYTE,
-    estimator: Estimator = estimate,
+    estimator: Estimator = estimate_with_margin,
 ) -> Marginal:
     """Return what the next GiB, or another step, buys: tokens of context and users."""
     return Fit(header, settings, estimator).marginal(memory_bytes, step_bytes)

@@ -18,6 +18,9 @@ Phase = Literal["steady", "load", "capture", "step", "request"]
 """steady: held while the engine lives. The others come on top for a while: while loading, while graphs are captured,
 during a step, while a request's media are encoded."""
 
+MOST_MARGIN = 100
+"""The largest factor of `Ledger.with_margin`: more is a slip of the keyboard, and endless numbers follow from it."""
+
 PART_SEPARATOR = ": "
 """A line's name is its section, this, and what is meant: "weights: embedding"."""
 
@@ -135,8 +138,16 @@ class Ledger:
         """Return the ledger with sections multiplied, such as {"weights": 1.1, "kv": 1.5}.
 
         Names are sections, in lower case and without "/ cache": weights, kv, workspace, runtime... Raises RequestError
-        for a section that no line has.
+        for a section that no line has, and for a factor beyond MOST_MARGIN.
         """
+        for name, factor in margin.items():
+            if not 0 < factor <= MOST_MARGIN:
+                raise RequestError(
+                    "--margin is no factor for room",
+                    value=f"{name}={factor:g}",
+                    limit=f"above 0, at most {MOST_MARGIN}",
+                    remedy="write --margin weights=1.1,kv=1.5",
+                )
         keys = {section: section_key(section) for section in self.sections()}
         unknown = sorted(set(margin) - set(keys.values()))
         if unknown:

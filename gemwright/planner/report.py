@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemwright.errors import GemwrightError, show_bytes
-from gemwright.planner.answers import Plan, show_conditions
+from gemwright.planner.answers import Plan, show_conditions, show_fact
 from gemwright.planner.export import emit
 from gemwright.planner.fit import MOST_USERS
 from gemwright.planner.ledger import Line
@@ -83,9 +83,11 @@ def table_row(planned: Plan, *, date: str, machine: str, load_test: LoadTest | N
 
 
 def settings_text(planned: Plan) -> str:
-    """Return what was asked, as flags; the length and the users that it was planned for where they were not."""
+    """Return what was asked, the memory among it, as flags; length and users as planned where they were not asked."""
     found = planned.estimate
     parts = [f"{found.max_num_seqs} x {found.max_model_len} tokens"]
+    if planned.memory_bytes is not None:
+        parts.append(f"{flag('memory_bytes')} {show_bytes(planned.memory_bytes).replace(' ', '')}")
     quantization = planned.settings.quantization or planned.header.quantization
     parts += [quantization] if quantization else []
     for name in ("dtype", "kv_cache_dtype", "max_num_batched_tokens", "tensor_parallel_size", "engine_version"):
@@ -160,8 +162,9 @@ def _dynamic(planned: Plan, curve: str | None) -> Iterator[str]:
     if planned.load is not None:
         yield ""
         use = planned.load
+        hold = "user of the mix holds" if use.num_users == 1 else "users of the mix hold"
         yield (
-            f"{use.num_users} users of the mix hold {show_bytes(use.p50_bytes)} (median), {show_bytes(use.p95_bytes)} "
+            f"{use.num_users:,} {hold} {show_bytes(use.p50_bytes)} (median), {show_bytes(use.p95_bytes)} "
             f"(95 %), {show_bytes(use.p99_bytes)} (99 %) of {show_bytes(use.pool_bytes)}; chance of preemption "
             f"{use.preemption_probability:.2%}."
         )
@@ -186,7 +189,7 @@ def _bandwidth(planned: Plan) -> Iterator[str]:
 def _engine(planned: Plan) -> Iterator[str]:
     for name, facts in planned.estimate.engine_facts.items():
         for key, value in facts.items():
-            yield f"- {name}: {key.replace('_', ' ')} {value}"
+            yield f"- {name}: {key.replace('_', ' ')}: {show_fact(value)}"
     for note in planned.estimate.notes:
         yield f"- {note}"
     for change in planned.changes:

@@ -16,10 +16,10 @@ from gemwright.cli.options import Settings
 from gemwright.cli.program import program
 from gemwright.errors import RequestError, UnsupportedError
 from gemwright.planner.answers import make_plan
-from gemwright.planner.changes import cheapest_change, held_bytes
+from gemwright.planner.changes import cheapest_change
 from gemwright.planner.compare import compare
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts, estimate
-from gemwright.planner.fit import MOST_USERS, Fit, curve, largest, longest_context, marginal, most_users
+from gemwright.planner.fit import MOST_USERS, Fit, curve, held_bytes, largest, longest_context, marginal, most_users
 from gemwright.planner.ledger import Ledger, Line
 from gemwright.planner.placement import placement, sizes_that_work
 from gemwright.planner.settings import PlanSettings
@@ -173,7 +173,9 @@ def test_vllm_with_its_bytes_for_kv_fits_when_they_hold_a_request(available: int
     planned = make_plan(header_of("gemma-4-31B-it"), asked)
     facts = planned.estimate.engine_facts["vllm"]
     assert (facts["max_concurrency"] >= 1) is fits
-    assert planned.fits is fits
+    # Without a memory there is no verdict, but a pool that holds no request fits in none.
+    assert planned.fits is (None if fits else False)
+    assert (planned.pool_reason is None) is fits
     assert planned.max_context_tokens == facts["max_model_len_that_fits"]
     assert planned.max_num_seqs == int(facts["max_concurrency"])
     assert planned.pool_bytes == available
@@ -206,7 +208,7 @@ CHANGES: list[tuple[str, dict[str, Any], float, list[str]]] = [
     ),
     (
         "gemma-4-12B-it",
-        {"engine": "vllm", "max_model_len": 8192},
+        {"engine": "vllm", "max_model_len": 8192, "gpu_memory_utilization": 0.9},
         28,
         ["--in-flight-batches 1", "--max-num-batched-tokens 1024", "--max-model-len", "--kv-cache-dtype fp8",
          "--quantization fp8", "--tensor-parallel-size 2"],
@@ -229,7 +231,7 @@ def test_changes_fit_and_come_in_the_order_of_what_they_cost(
     name: str, asked: dict[str, Any], memory: int, starts: list[str]
 ) -> None:
     header, settings = header_of(name), PlanSettings(**asked)
-    before = held_bytes(estimate(header, settings))
+    before = held_bytes(estimate(header, settings), settings)
     found = cheapest_change(header, settings, memory * GIB)
     assert len(found) == len(starts)
     for change, start in zip(found, starts, strict=True):
@@ -254,7 +256,7 @@ def test_our_engine_is_never_offered_what_it_lacks() -> None:
 def test_keys_are_rebuilt_from_values_before_anything_is_given_up() -> None:
     header = header_of("gemma-4-31B-it")
     settings = PlanSettings(max_model_len=65_536, kv_layout="both", max_num_seqs=2)
-    both = held_bytes(estimate(header, settings))
+    both = held_bytes(estimate(header, settings), settings)
     (first, *_) = cheapest_change(header, settings, both - 1)
     assert first.flags == "--kv-layout auto"
     # 2 users, 10 full layers of 4 heads of 512: 2 bytes a value of K.
@@ -266,8 +268,8 @@ def test_nothing_is_offered_where_no_single_change_is_enough() -> None:
 
 
 def test_two_models_differ_by_fields_of_their_specs() -> None:
-    settings = PlanSettings(max_model_len=8192)
-    found = compare([(header_of("gemma-4-E4B-it"), settings), (header_of("gemma-4-12B-it"), settings)], 80 * GIB)
+    settings = PlanSettings(max_model_len=8192, memory_bytes=80 * GIB)
+    found = compare([make_plan(header_of(name), settings) for name in ("gemma-4-E4B-it", "gemma-4-12B-it")])
     reasons = {reasoned.difference.name: reasoned.reason for reasoned in found.differences}
     sliding = next(reason for name, reason in reasons.items() if "sliding" in name)
     full = next(reason for name, reason in reasons.items() if "full" in name)
@@ -278,7 +280,7 @@ def test_two_models_differ_by_fields_of_their_specs() -> None:
     assert reasons["weights: embedding"] == "hidden size 2560 -> 3840"
     assert "per-layer width 42 x 256 -> none" in reasons["weights: per layer embedding"]
     before, after = found.models
-    change = after.estimate.ledger.steady_bytes() - before.estimate.ledger.steady_bytes()
+    change = after.plan.ledger.steady_bytes() - before.plan.ledger.steady_bytes()
     steady = [row.difference for row in found.differences if row.difference.name.partition(":")[0] != "load"]
     assert sum(row.change_bytes for row in steady) == change
     assert before.longest_context == 131_072
@@ -288,7 +290,7 @@ def test_two_models_differ_by_fields_of_their_specs() -> None:
 def test_one_model_under_two_settings_differs_by_the_flag() -> None:
     header = header_of("gemma-4-12B-it")
     plain = PlanSettings(engine="vllm", max_model_len=8192)
-    found = compare([(header, plain), (header, replace(plain, kv_cache_dtype="fp8"))])
+    found = compare([make_plan(header, plain), make_plan(header, replace(plain, kv_cache_dtype="fp8"))])
     assert [(row.difference.name.partition(":")[0], row.reason) for row in found.differences] == [
         ("K/V cache", "--kv-cache-dtype auto -> fp8")
     ]
@@ -296,7 +298,9 @@ def test_one_model_under_two_settings_differs_by_the_flag() -> None:
 
 
 def test_three_models_stand_side_by_side_without_differences() -> None:
-    columns = [(header_of(name), PlanSettings(max_model_len=512)) for name in ("gemma-3-270m", "gemma-3-1b-it")]
+    columns = [
+        make_plan(header_of(name), PlanSettings(max_model_len=512)) for name in ("gemma-3-270m", "gemma-3-1b-it")
+    ]
     found = compare([*columns, columns[0]])
     assert len(found.to_dict()["models"]) == 3
     assert found.differences == ()

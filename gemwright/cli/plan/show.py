@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemwright.errors import show_bytes
-from gemwright.planner.answers import show_conditions
+from gemwright.planner.answers import show_conditions, show_fact
 from gemwright.planner.fit import MOST_USERS
 from gemwright.planner.weights import num_language_parameters, num_parameters
 
@@ -33,7 +33,7 @@ def show_comparison(plans: Sequence[Plan], *, as_json: bool) -> None:
     from gemwright.cli.run import write_json
     from gemwright.planner.compare import compare
 
-    comparison = compare([(planned.header, planned.settings) for planned in plans], plans[0].memory_bytes)
+    comparison = compare(plans)
     if as_json:
         write_json({"plans": [planned.to_dict() for planned in plans], **comparison.to_dict()})
         return
@@ -57,6 +57,8 @@ def _column(found: dict[str, Any]) -> dict[str, str]:
         "K/V a request": "bytes_per_sequence",
     }
     column = {"model": found["model"][-25:], "engine": found["engine"]}
+    column["memory"] = "" if found["memory_bytes"] is None else show_bytes(found["memory_bytes"])
+    column["fits"] = {None: "", True: "yes", False: "NO"}[found["fits"]]
     column |= {name: show_bytes(found[key]) for name, key in sizes.items()}
     for name, key in (("longest context", "max_context_tokens"), ("most users", "max_num_seqs")):
         column[name] = "" if found[key] is None else f"{found[key]:,}"
@@ -107,13 +109,14 @@ _ORIGINS = {
 def _answers(planned: Plan) -> Iterator[tuple[str, str]]:
     if planned.fits is not None:
         yield "fits", _verdict(planned)
-    if planned.budget_bytes is not None:
+    if planned.curve:
         yield "longest context", f"{planned.max_context_tokens:,} tokens for {_plural(_asked_users(planned), 'user')}"
         users = planned.max_num_seqs
         more = " or more" if users == MOST_USERS else ""
         yield "most users", f"{users:,}{more} at {planned.estimate.max_model_len:,} tokens each"
         for index, (tokens, count) in enumerate(planned.curve):
-            yield "users by context" if index == 0 else "", f"{tokens:>9,} tokens  {count:>9,} users"
+            noun = "user" if count == 1 else "users"
+            yield "users by context" if index == 0 else "", f"{tokens:>9,} tokens  {count:>9,} {noun}"
         gain = planned.marginal
         if gain is not None:
             yield (
@@ -126,7 +129,7 @@ def _answers(planned: Plan) -> Iterator[tuple[str, str]]:
         yield "to make it fit", f"no single setting of {planned.estimate.engine} does"
     for name, facts in planned.estimate.engine_facts.items():
         for index, (key, value) in enumerate(facts.items()):
-            yield name if index == 0 else "", f"{key.replace('_', ' ')}: {_shown(value)}"
+            yield name if index == 0 else "", f"{key.replace('_', ' ')}: {show_fact(value)}"
     if planned.placement is not None:
         for index, kind in enumerate(planned.placement.kinds):
             copies = "" if kind.num_copies == 1 else f", each on {kind.num_copies} of them"
@@ -137,10 +140,15 @@ def _answers(planned: Plan) -> Iterator[tuple[str, str]]:
     if planned.load is not None:
         use = planned.load
         sizes = f"{show_bytes(use.p50_bytes)}, {show_bytes(use.p95_bytes)}, {show_bytes(use.p99_bytes)}"
-        yield "mix of lengths", f"{_plural(use.num_users, 'user')} hold {sizes} (50, 95, 99 % of moments)"
+        hold = "holds" if use.num_users == 1 else "hold"
+        yield "mix of lengths", f"{_plural(use.num_users, 'user')} {hold} {sizes} (50, 95, 99 % of moments)"
         yield "", f"of a pool of {show_bytes(use.pool_bytes)}: {use.preemption_probability:.2%} chance of preemption"
         if planned.users_of_mix is not None:
-            yield "", f"at most {planned.users_of_mix:,} users with one chance in a hundred of preemption"
+            most = _plural(planned.users_of_mix, "user")
+            yield "", f"at most {most} with one chance in a hundred of preemption"
+            if planned.fits is False and planned.users_of_mix >= use.num_users:
+                length = f"{planned.estimate.max_model_len:,} tokens"
+                yield "", f"these share a pool; the verdict is for {_plural(_asked_users(planned), 'user')} of {length}"
     if planned.time is not None:
         for index, text in enumerate(planned.time.describe()):
             yield "time" if index == 0 else "", text
@@ -149,9 +157,9 @@ def _answers(planned: Plan) -> Iterator[tuple[str, str]]:
 def _verdict(planned: Plan) -> str:
     if planned.pool_reason is not None:
         return f"NO: {planned.pool_reason}"
-    assert planned.budget_bytes is not None
+    assert planned.memory_bytes is not None
     assert planned.spare_bytes is not None
-    of = f"{show_bytes(planned.held_bytes)} of {show_bytes(planned.budget_bytes)}"
+    of = f"{show_bytes(planned.held_bytes)} of {show_bytes(planned.memory_bytes)}"
     close = f", but the error bar is {show_bytes(planned.ledger.error_bytes)}" if planned.is_close else ""
     if planned.fits:
         return f"yes{show_conditions(planned)}: {of}, {show_bytes(planned.spare_bytes)} to spare{close}"
@@ -160,16 +168,6 @@ def _verdict(planned: Plan) -> str:
 
 def _asked_users(planned: Plan) -> int:
     return planned.settings.max_num_seqs or planned.settings.parallel or 1
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.2f}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(item)}" for name, item in value.items())
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _plural(count: int, noun: str) -> str:
