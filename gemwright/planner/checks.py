@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from gemwright.errors import RequestError, show_both_bytes
-from gemwright.planner.media import audio_tokens, image_tokens
+from gemwright.planner.media import audio_tokens, hears_sound, image_tokens
 from gemwright.planner.settings import PlanSettings, flag
 from gemwright.spec.model_spec import ModelSpec
 
@@ -48,17 +48,16 @@ def _check_memory(settings: PlanSettings) -> None:
 
 
 def _check_media(spec: ModelSpec, settings: PlanSettings) -> None:
-    towers = {tower.name for tower in spec.towers}
-    asked = {
-        "vision": ("--images", settings.num_images),
-        "audio": ("--audio-seconds", settings.audio_seconds),
-    }
-    for tower, (name, value) in asked.items():
-        if value and tower not in towers:
+    asked = (
+        ("images", "--images", settings.num_images, image_tokens(spec, settings) is not None),
+        ("sound", "--audio-seconds", settings.audio_seconds, hears_sound(spec)),
+    )
+    for what, name, value, is_taken in asked:
+        if value and not is_taken:
             raise RequestError(
-                f"this model has no {tower} tower that {name} could be planned for",
+                f"this model takes no {what}",
                 value=f"{name} {value:g}",
-                remedy=f"leave {name} out, or name a model that has one",
+                remedy=f"leave {name} out, or name a model that takes {what}",
             )
         if value and settings.language_model_only:
             raise RequestError(

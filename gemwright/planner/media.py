@@ -13,6 +13,8 @@ from gemwright.spec.model_spec import ModelSpec, TowerSpec
 
 AUDIO_CLIP_SECONDS = 30.0
 """What the sizes of an audio tower are told for."""
+_TOKENS_PER_SECOND = 25
+"""Where no tower says so: each position of the 12B is 640 samples of 16,000 a second."""
 
 
 def media_lines(
@@ -61,6 +63,18 @@ def media_lines(
                 "hidden_size",
             )
         )
+    sound = audio_tokens(spec, settings)
+    if sound and not any(tower.name == "audio" for tower in spec.towers):
+        lines.append(
+            Line(
+                "media: embeddings of audio items",
+                sound * spec.hidden_size * dtype_bytes,
+                place,
+                "request",
+                f"{sound:,} positions x {spec.hidden_size:,} x {dtype_bytes} B",
+                "hidden_size; no tower for sound",
+            )
+        )
     return tuple(lines)
 
 
@@ -72,8 +86,16 @@ def image_tokens(spec: ModelSpec, settings: PlanSettings) -> int | None:
 
 def audio_tokens(spec: ModelSpec, settings: PlanSettings) -> int:
     """Return the soft tokens of a request's sound, 0 where there is none."""
+    if not hears_sound(spec):
+        return 0
     sizes = next((tower.sizes for tower in spec.towers if tower.name == "audio"), None)
-    return 0 if sizes is None else ceil(settings.audio_seconds / AUDIO_CLIP_SECONDS * sizes.num_soft_tokens)
+    a_second = _TOKENS_PER_SECOND if sizes is None else sizes.num_soft_tokens / AUDIO_CLIP_SECONDS
+    return ceil(settings.audio_seconds * a_second)
+
+
+def hears_sound(spec: ModelSpec) -> bool:
+    """Return whether a model takes sound, through a tower or, as the 12B of Gemma 4, straight into its projector."""
+    return any(tensor.name.startswith("embed_audio.") for tower in spec.towers for tensor in tower.tensors)
 
 
 def _num_items(tower: TowerSpec, settings: PlanSettings) -> int:

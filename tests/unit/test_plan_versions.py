@@ -150,3 +150,14 @@ def test_sound_alone_loads_the_projector() -> None:
 def test_an_image_of_gemma_3_has_256_tokens() -> None:
     lines = {line.name: line for line in ask("gemma-3-4b-it", "gemwright", num_images=2).ledger.lines}
     assert lines["media: embeddings of vision items"].size_bytes == 2 * 256 * 2560 * 2
+
+
+def test_sound_of_a_model_without_a_tower_for_it_fills_positions_alone() -> None:
+    """The 12B takes 640 samples of 16,000 a second as one position: 25 a second."""
+    lines = {line.name: line for line in ask("gemma-4-12B-it", "gemwright", audio_seconds=10.0).ledger.lines}
+    assert lines["media: embeddings of audio items"].size_bytes == 250 * 3840 * 2
+    assert "media: activations of the audio tower" not in lines
+    assert any(
+        line.name.startswith("media: projector")
+        for line in ask("gemma-4-12B-it", "llama.cpp", audio_seconds=1.0).ledger.lines
+    )

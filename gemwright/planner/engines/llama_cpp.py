@@ -38,6 +38,7 @@ from gemwright.planner.engines.llama_lines import (
 )
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts
 from gemwright.planner.ledger import Ledger, Line, Place
+from gemwright.planner.media import hears_sound
 from gemwright.planner.settings import PlanSettings
 from gemwright.planner.weights import WeightPart, weigh
 from gemwright.spec.model_header import ModelHeader
@@ -239,7 +240,7 @@ def plan_llama(
         )
     projector = projector_lines(spec, settings, place)
     if not projector and spec.towers and settings.engine == "llama.cpp":
-        sound = " or --audio-seconds" if any(tower.name == "audio" for tower in spec.towers) else ""
+        sound = " or --audio-seconds" if hears_sound(spec) else ""
         notes.append(f"text alone: the projector file (--mmproj) is not loaded; plan with --images{sound} to add it")
     adapters, formula = adapter_bytes(spec, settings, "float16")
     if adapters:
