@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal
 
 from gemwright.errors import CheckpointError
 from gemwright.loading.gguf import GgufCheckpoint, open_gguf, part_paths
@@ -33,6 +30,10 @@ from gemwright.spec.families.refused import refuse_drafter
 from gemwright.spec.model_spec import ModelSpec
 from gemwright.spec.tensor_source import TensorSource
 from gemwright.spec.weights import list_tensors
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _COMPARED_BYTES = 16 << 20
 ROPE_FREQS = "rope_freqs.weight"
@@ -255,6 +256,8 @@ def _check_token_arrays(metadata: GgufMetadata, spec: ModelSpec, where: str) -> 
 
 
 def _generation_config(metadata: GgufMetadata, spec: ModelSpec) -> dict[str, Any]:
+    import numpy as np
+
     found: dict[str, Any] = {
         "bos_token_id": spec.bos_token_id,
         "eos_token_id": list(spec.eos_token_ids),

@@ -7,9 +7,11 @@ quantized weight is defined by the `gguf` package's dequantizers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ READABLE_NAMES = tuple(encoding.name for encoding in (FLOAT32, FLOAT16, BFLOAT16
 
 def decode(encoding: Encoding, stored: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Decode stored rows, uint8 [rows, row bytes], to a new float32 array [rows, elements]; never raises on values."""
+    import numpy as np
+
     if encoding is FLOAT32:
         return stored.view("<f4").astype(np.float32)
     if encoding is FLOAT16:
@@ -137,6 +141,8 @@ def decode(encoding: Encoding, stored: NDArray[np.uint8]) -> NDArray[np.float32]
 
 def first_non_finite_row(encoding: Encoding, stored: NDArray[np.uint8]) -> int | None:
     """Return the first row of uint8 [rows, row bytes] that would decode to an infinity or NaN, or None."""
+    import numpy as np
+
     if encoding.index:
         return None
     if encoding is FLOAT32:

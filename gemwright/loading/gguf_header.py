@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from gemwright.errors import CheckpointError, UnsupportedError
 from gemwright.loading.encodings import GGML_ENCODINGS
 from gemwright.loading.mapped_file import MappedFile, shown
@@ -47,11 +45,9 @@ _SCALARS = {
     }.items()
 }
 _ARRAY_DTYPES = {
-    number: np.dtype("<" + code)
-    for number, code in {
-        0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "u1", 10: "u8", 11: "i8", 12: "f8"
-    }.items()
+    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1", 10: "<u8", 11: "<i8", 12: "<f8"
 }  # fmt: skip
+"""As numpy spells them."""
 _UINT32 = _SCALARS[4]
 _UINT64 = _SCALARS[10]
 
@@ -120,6 +116,8 @@ class GgufMetadata(Mapping[str, Any]):
 
     def array_length(self, key: str) -> int | None:
         """Return the length of the array `key` without decoding it; None where the key is absent or no array."""
+        import numpy as np
+
         value = self._values.get(key)
         return len(value) if isinstance(value, (StringArray, np.ndarray)) else None
 
@@ -231,17 +229,19 @@ class _Cursor:
         return bool(value)
 
     def array(self, key: str) -> Any:
+        import numpy as np
+
         what = f"array {shown(key)}"
         type_number = self.unsigned32(f"element type of {what}")
         if type_number == _ARRAY:
             raise CheckpointError(f"{self.file.path}: {what} is an array of arrays, which no model file needs")
         if type_number == _STRING:
             return self.string_array(key, self.count(f"length of {what}", 8))
-        dtype = _ARRAY_DTYPES.get(type_number)
-        if dtype is None:
+        if type_number not in _ARRAY_DTYPES:
             raise CheckpointError(
                 f"{self.file.path}: element type of {what}", value=type_number, limit="a GGUF value type, 0 to 12"
             )
+        dtype = np.dtype(_ARRAY_DTYPES[type_number])
         length = self.count(f"length of {what}", dtype.itemsize)
         begin = self.take(length * dtype.itemsize, what)
         elements = self.file.array(begin, self.position).view(dtype)

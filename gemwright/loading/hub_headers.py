@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final
 
 from gemwright.loading import safetensors
 from gemwright.loading.checkpoint import ROPE_FREQS, check_rope_freqs, read_gguf_spec
@@ -35,6 +32,10 @@ from gemwright.loading.partial_file import PartialFile
 from gemwright.loading.stored_tensor import StoredTensor
 from gemwright.spec.model_header import ModelHeader
 from gemwright.spec.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 HEADER_PATIENCE: Final = Patience(
     attempts=2, first_wait_seconds=0.2, longest_told_wait_seconds=1.0, silence_seconds=4.0, answer_seconds=60.0
@@ -128,6 +129,8 @@ def _published_rope_freqs(tensor: StoredTensor | None) -> NDArray[np.float32] | 
     No size depends on the values: ones for the quarter of the pairs that turn (partial_rotary_factor 0.25), 1e30 for
     the rest. Raises CheckpointError for a tensor of another shape.
     """
+    import numpy as np
+
     if tensor is None:
         return None
     check_rope_freqs(tensor)

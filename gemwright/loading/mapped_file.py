@@ -6,11 +6,13 @@ import mmap
 import os
 import stat
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from gemwright.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _CLIP_CHARACTERS = 200
 
@@ -51,6 +53,8 @@ class MappedFile:
 
     def array(self, begin: int, end: int) -> NDArray[np.uint8]:
         """Return bytes begin..end as a read-only uint8 view; the caller has checked that they lie inside the file."""
+        import numpy as np
+
         return np.frombuffer(self.map, dtype=np.uint8, count=end - begin, offset=begin)
 
     def bring(self, end: int) -> int:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from gemwright.errors import CheckpointError, show_bytes
 from gemwright.loading.mapped_file import MappedFile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 HEADER_LIMIT_BYTES = 128 << 20
 """Longer headers are refused; those of Gemma's GGUF files take 6 to 20 MB, most of it the vocabulary."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from gemwright.loading.encodings import FLOAT32
 from gemwright.loading.stored_tensor import StoredTensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class OffsetSource:
@@ -18,6 +19,8 @@ class OffsetSource:
     encoding = FLOAT32.name
 
     def __init__(self, tensor: StoredTensor, offset: float) -> None:
+        import numpy as np
+
         self._tensor = tensor
         self._offset = np.float32(offset)
         self.name = tensor.name
@@ -55,10 +58,14 @@ class StackedSource:
 
     def read_rows(self, begin: int, end: int) -> NDArray[np.float32]:
         """Return rows begin..end of all parts side by side, float32."""
+        import numpy as np
+
         return np.concatenate([part.read_rows(begin, end) for part in self._parts], axis=1)
 
     def stored_rows(self, begin: int, end: int) -> NDArray[Any]:
         """Return the stored bytes of all parts side by side, or those of float32 where their encodings differ."""
+        import numpy as np
+
         if any(part.encoding != self.encoding for part in self._parts):
             return _as_bytes(self.read_rows(begin, end))
         return np.concatenate([part.stored_rows(begin, end) for part in self._parts], axis=1)
@@ -70,4 +77,6 @@ class StackedSource:
 
 
 def _as_bytes(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    import numpy as np
+
     return np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)

@@ -6,14 +6,15 @@ Refuses to know file formats: safetensors and GGUF readers say where a tensor li
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from gemwright.errors import CheckpointError, UnsupportedError
 from gemwright.loading.encodings import READABLE_NAMES, Encoding, decode, first_non_finite_row
 from gemwright.loading.mapped_file import MappedFile, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _ELEMENTS_PER_PIECE = 1 << 20
 
@@ -82,6 +83,8 @@ class StoredTensor:
 
         Raises CheckpointError when a value is not finite, UnsupportedError for an encoding that has no decoder.
         """
+        import numpy as np
+
         stored = self.stored_rows(begin, end)
         width = self.shape[-1] if len(self.shape) > 1 else 1
         lines = stored.reshape(-1, self.stored_as.num_bytes(width)) if stored.size else stored

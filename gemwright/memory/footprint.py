@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gemwright.memory.dtypes import DTYPE_BYTES, ComputeDtype
 from gemwright.memory.kv_layout import KVGroup, KVLayout
@@ -34,10 +35,7 @@ def plan_footprint(
     spec: ModelSpec, layout: KVLayout, workspace: Workspace, dtype: ComputeDtype
 ) -> tuple[FootprintLine, ...]:
     """Return the lines that sum to what the engine allocates and keeps."""
-    parts: dict[str, list[TensorSpec]] = {}
-    for tensor in list_tensors(spec):
-        parts.setdefault(tensor.part, []).append(tensor)
-    lines = [_weights_line(part, tensors, dtype) for part, tensors in parts.items()]
+    lines = [*_weights_lines(spec, dtype)]
     lines += [_cache_line(group) for group in layout.groups]
     lines.append(
         FootprintLine(
@@ -70,6 +68,15 @@ _PART_KEYS = {
     "head": "vocab_size, hidden_size",
     "drafter": "backbone_hidden_size, hidden_size",
 }
+
+
+@lru_cache(maxsize=8)
+def _weights_lines(spec: ModelSpec, dtype: ComputeDtype) -> tuple[FootprintLine, ...]:
+    """Return the lines of the weights, which a planner that tries many lengths asks for again and again."""
+    parts: dict[str, list[TensorSpec]] = {}
+    for tensor in list_tensors(spec):
+        parts.setdefault(tensor.part, []).append(tensor)
+    return tuple(_weights_line(part, tensors, dtype) for part, tensors in parts.items())
 
 
 def _weights_line(part: str, tensors: list[TensorSpec], dtype: ComputeDtype) -> FootprintLine:

@@ -85,6 +85,13 @@ def _hub_header(name: HubName, offline: bool, allow_unknown_config_keys: bool) -
             value=f"{name.model} at revision {name.revision}",
             remedy=f"leave {'--offline' if offline else 'HF_HUB_OFFLINE'} out, or give the path of its config.json",
         )
+    from gemwright.loading.hub_reach import listens
+
+    if not listens():
+        # The client would find the same later, and taking it up takes longer than the plan.
+        header = _without_hub(name, "the hub could not be reached", allow_unknown_config_keys)
+        if header is not None:
+            return header
     from gemwright.loading.hub_errors import why_unanswered
     from gemwright.loading.hub_headers import hub_header
 

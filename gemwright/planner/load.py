@@ -8,14 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final
 
 from gemwright.errors import RequestError, UnsupportedError
 from gemwright.planner.estimate import Estimate, KVGroupFacts
 from gemwright.planner.settings import PlanSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Counts = npt.NDArray[np.int64]
 
 NUM_DRAWS: Final = 10_000
 """Moments that are drawn."""
@@ -29,8 +32,6 @@ _NUM_QUANTILES: Final = 1 << 15
 _DEFAULT_BLOCK_SIZE: Final = 16
 _EXAMPLE: Final = "write p50=2000,p95=8000,max=32000"
 _PAGED_ENGINES: Final = ("gemwright", "vllm")
-
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class LoadMix:
 
     def lengths(self, num: int) -> Counts:
         """Return `num` equally likely lengths, shortest first."""
+        import numpy as np
+
         shares = [share for share, _ in self.quantiles]
         logarithms = [math.log(tokens) for _, tokens in self.quantiles]
         middles = (np.arange(num) + 0.5) / num
@@ -146,6 +149,8 @@ def sequence_bytes(estimate: Estimate, settings: PlanSettings, num_tokens: int) 
     Full layers keep every token. Sliding layers keep no more than their reservation; Gemwright's pool sets that aside
     for every request that may run, whatever its length.
     """
+    import numpy as np
+
     alone, _ = _bytes_of(estimate, settings, np.array([num_tokens], dtype=np.int64), 0)
     return int(alone[0])
 
@@ -157,6 +162,8 @@ def load_use(mix: LoadMix, estimate: Estimate, settings: PlanSettings, num_users
     one user more. Raises RequestError where the mix is longer than the plan, UnsupportedError for engines that reserve
     every slot whole at start-up.
     """
+    import numpy as np
+
     _check_users(num_users)
     total = next(use for count, use in _uses(mix, estimate, settings) if count == num_users)
     p50, p95, p99 = (int(value) for value in np.quantile(total, (0.5, 0.95, 0.99), method="inverted_cdf"))
@@ -182,6 +189,8 @@ def users_for(
 
     0 when one request is too much; MOST_LOAD_USERS means at least that many. Raises as load_use does.
     """
+    import numpy as np
+
     if not 0 <= probability < 1:
         raise RequestError("the chance of preemption", value=probability, limit="from 0 to below 1", remedy="use 0.01")
     allowed = math.floor(probability * NUM_DRAWS)
@@ -196,6 +205,8 @@ def _uses(mix: LoadMix, estimate: Estimate, settings: PlanSettings) -> Iterator[
 
     Each moment keeps its users when one more comes, so that nothing ever falls from one number to the next.
     """
+    import numpy as np
+
     if estimate.engine not in _PAGED_ENGINES:
         raise UnsupportedError(
             f"{estimate.engine} takes the same memory whatever the lengths: every slot is reserved whole at start-up",
@@ -225,6 +236,8 @@ def _uses(mix: LoadMix, estimate: Estimate, settings: PlanSettings) -> Iterator[
 def _largest(mix: LoadMix, estimate: Estimate, settings: PlanSettings, num_users: int) -> int:
     """Return the most that so many requests can hold: one has the longest part that is shared, and the others have
     the most for themselves that goes with it. A request that ends inside the prefix has its last block alone."""
+    import numpy as np
+
     lengths = np.append(mix.lengths(_NUM_QUANTILES), mix.max_tokens)
     alone, shared = _bytes_of(estimate, settings, lengths, mix.shared_prefix_tokens)
     return int(np.max(alone + shared + (num_users - 1) * np.maximum.accumulate(alone)))
@@ -234,6 +247,8 @@ def _bytes_of(
     estimate: Estimate, settings: PlanSettings, lengths: Counts, shared_prefix_tokens: int
 ) -> tuple[Counts, Counts]:
     """Return for each length the bytes that a request holds for itself, and those that it shares with all others."""
+    import numpy as np
+
     alone, shared = np.zeros_like(lengths), np.zeros_like(lengths)
     for group, block_size in _block_sizes(estimate, settings):
         block_bytes = group.num_layers * group.token_bytes * block_size

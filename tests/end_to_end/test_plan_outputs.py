@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +140,20 @@ def test_the_rates_of_this_machine_are_said(gemwright: CommandLine) -> None:
         assert rate in note
         assert device["source"] in note
     assert json.dumps(device)
+
+
+@pytest.mark.parametrize("more", ["--offline", "--emit=gemwright"])
+def test_a_plan_loads_neither_numpy_nor_a_client_it_does_not_need(more: str) -> None:
+    """The hub of this process is a closed port: its client would only say so later."""
+    program = f"""
+import sys
+from gemwright.cli import main
+code = main(["plan", "{LARGE}", "--memory", "80GiB", "{more}"])
+unwanted = ["numpy", "asyncio", "httpx2", "huggingface_hub.hf_api", "torch"]
+print(code, [name for name in unwanted if name in sys.modules], file=sys.stderr)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    environment |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr.splitlines()[-1] == "0 []"
+    assert LARGE in done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,6 +39,8 @@ def serve(more_limits: Sequence[tuple[tuple[str, float], ...]], **values: Any) -
     wrong. The knee is the last number of users before latency, throughput or memory bends, or requests fail; memory is
     seen where the server's /metrics tell of it under vLLM's names.
     """
+    import asyncio
+
     from gemwright.bench.client import Client
     from gemwright.cli.run import write_json
     from gemwright.errors import GemwrightError

@@ -74,7 +74,6 @@ def _check_outputs(values: dict[str, Any]) -> None:
     no engine has: all before a model is looked for."""
     from gemwright.errors import RequestError
     from gemwright.planner.answers import known_engine, unknown_engine
-    from gemwright.planner.export import check_engine
 
     outputs = [f"--{name}" for name in ("emit", "advise", "versus") if values[name]]
     if values["emit"] is not None and "--emit" not in outputs:
@@ -95,6 +94,8 @@ def _check_outputs(values: dict[str, Any]) -> None:
     if values["load_test"] and values["load_test_result"]:
         raise RequestError("--load-test measures what --load-test-result would say", remedy="leave one of them out")
     if values["emit"] is not None and unknown_engine(values["engine"]) is None:
+        from gemwright.planner.export import check_engine
+
         check_engine(known_engine(values["emit"]), known_engine(values["engine"]))
 
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final
 
 from gemwright.errors import CheckpointError, UnsupportedError
 from gemwright.spec.families import bookkeeping, gemma2, gemma3, gemma4
@@ -34,6 +31,10 @@ from gemwright.spec.families.keys import KeyReader, shown
 from gemwright.spec.families.refused import refuse_type
 from gemwright.spec.families.shared import assign_kv_sources, read_softcap, read_window
 from gemwright.spec.model_spec import LayerKind, LayerSpec, ModelSpec, RopeSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _WINDOW: Final = "attention.sliding_window"
 # Gemma 3 files of these depths mean linear scaling by 8 on full layers where they do not say (field case 063).
@@ -90,6 +91,8 @@ def _reader(metadata: Mapping[str, Any], prefix: str, source: str, ignored: froz
 
 def _plain(value: Any) -> Any:
     """Return a Python value: arrays as lists, and a float32 as the shortest decimal that rounds to it (1e-06)."""
+    import numpy as np
+
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):

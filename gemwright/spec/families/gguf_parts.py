@@ -8,10 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, Literal
 
 from gemwright.errors import CheckpointError, UnsupportedError
 from gemwright.spec.families.keys import KeyReader
@@ -27,6 +24,10 @@ from gemwright.spec.families.shared import (
     read_softcap,
 )
 from gemwright.spec.model_spec import ExpertSpec, LayerKind, LayerSpec, ModelSpec, PerLayerInputSpec, RopeSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _TOKEN_EMBEDDING: Final = "token_embd.weight"
 _PER_LAYER_EMBEDDING: Final = "per_layer_token_embd.weight"
@@ -128,6 +129,8 @@ def proportional_rope(model: GgufModel, theta: float, head_dim: int) -> RopeSpec
 
     The tensor holds divisors, one a pair: ones, then numbers so large (1e30) that the rest stands still (facts f).
     """
+    import numpy as np
+
     if model.rope_freqs is None:
         raise model.missing_tensor(_ROPE_FREQS)
     divisors = np.asarray(model.rope_freqs)
