@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gemwright.errors import RequestError, show_bytes
+from gemwright.planner.settings import MOST_MARGIN
 
 Place = Literal["gpu", "ram", "mmap", "disk"]
 """gpu: memory of each accelerator. ram: memory of the process. mmap: pages of a file that the system may drop. disk."""
@@ -17,9 +18,6 @@ Place = Literal["gpu", "ram", "mmap", "disk"]
 Phase = Literal["steady", "load", "capture", "step", "request"]
 """steady: held while the engine lives. The others come on top for a while: while loading, while graphs are captured,
 during a step, while a request's media are encoded."""
-
-MOST_MARGIN = 100
-"""The largest factor of `Ledger.with_margin`: more is a slip of the keyboard, and endless numbers follow from it."""
 
 PART_SEPARATOR = ": "
 """A line's name is its section, this, and what is meant: "weights: embedding"."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from gemwright.errors import RequestError
+from gemwright.errors import RequestError, show_bytes
 from gemwright.planner.devices import Device
 from gemwright.planner.efficiency import ATTENTION, AttentionKernel, Band, Efficiency, device_class, efficiency
 from gemwright.planner.estimate import Estimate
@@ -99,7 +99,9 @@ class TimeEstimate:
         if self.ttft_s is not None:
             lines.append(f"first token after {_show(self.ttft_s, 's')}, bound by {self.prefill_bound}")
         if self.half_rate_num_seqs is not None:
-            lines.append(f"half of the highest throughput at {self.half_rate_num_seqs:.3g} sequences of this length")
+            lines.append(
+                f"half of the highest throughput at {_digits(self.half_rate_num_seqs)} sequences of this length"
+            )
         if self.efficiency is not None:
             lines.append(f"measured before: {self.efficiency.source}")
         return [*lines, *self.notes]
@@ -165,7 +167,7 @@ def predict(
     }
     nothing = TimeEstimate(None, None, None, None, None, half_rate_num_seqs=None, speculation=None, notes=(), **facts)
     if (missing := _missing_bytes(settings, estimate, devices)) > 0:
-        word = f"it does not fit: {missing} bytes more are needed on each device"
+        word = f"it does not fit: {show_bytes(missing)} more are needed on each device"
         return replace(nothing, decode_bound="capacity", prefill_bound="capacity", notes=(*notes, word))
     if known is None or rates.bandwidth is None:
         return replace(nothing, notes=notes)
@@ -362,4 +364,9 @@ def _notes(
 
 
 def _show(band: Band, unit: str) -> str:
-    return f"{band.value:.3g} {unit} ({band.low:.3g} to {band.high:.3g})"
+    return f"{_digits(band.value)} {unit} ({_digits(band.low)} to {_digits(band.high)})"
+
+
+def _digits(value: float) -> str:
+    """Return three digits; larger numbers whole, as nobody reads 7.79e+03."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
