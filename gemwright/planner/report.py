@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemwright.errors import GemwrightError, show_bytes
-from gemwright.planner.answers import Plan, show_conditions, show_fact
+from gemwright.planner.answers import Plan, show_conditions, show_fact, show_users
 from gemwright.planner.export import emit
-from gemwright.planner.fit import MOST_USERS
 from gemwright.planner.ledger import Line
 from gemwright.planner.settings import flag
 from gemwright.planner.weights import num_language_parameters, num_parameters
@@ -175,7 +174,7 @@ def _dynamic(planned: Plan, curve: str | None) -> Iterator[str]:
         yield "| context | users |"
         yield "|---|---|"
         for tokens, users in planned.curve:
-            yield f"| {tokens:,} | {users:,}{' or more' if users == MOST_USERS else ''} |"
+            yield f"| {tokens:,} | {show_users(users)} |"
 
 
 def _bandwidth(planned: Plan) -> Iterator[str]:

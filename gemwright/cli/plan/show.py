@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemwright.errors import show_bytes
-from gemwright.planner.answers import show_conditions, show_fact
-from gemwright.planner.fit import MOST_USERS
+from gemwright.planner.answers import show_conditions, show_fact, show_users
 from gemwright.planner.weights import num_language_parameters, num_parameters
 
 if TYPE_CHECKING:
@@ -111,12 +110,10 @@ def _answers(planned: Plan) -> Iterator[tuple[str, str]]:
         yield "fits", _verdict(planned)
     if planned.curve:
         yield "longest context", f"{planned.max_context_tokens:,} tokens for {_plural(_asked_users(planned), 'user')}"
-        users = planned.max_num_seqs
-        more = " or more" if users == MOST_USERS else ""
-        yield "most users", f"{users:,}{more} at {planned.estimate.max_model_len:,} tokens each"
+        yield "most users", f"{show_users(planned.max_num_seqs)} at {planned.estimate.max_model_len:,} tokens each"
         for index, (tokens, count) in enumerate(planned.curve):
             noun = "user" if count == 1 else "users"
-            yield "users by context" if index == 0 else "", f"{tokens:>9,} tokens  {count:>9,} {noun}"
+            yield "users by context" if index == 0 else "", f"{tokens:>9,} tokens  {show_users(count):>9} {noun}"
         gain = planned.marginal
         if gain is not None:
             yield (
