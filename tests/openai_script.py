@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from gemwright.testing.scripted import answers
 
 CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>'
+CALL_AS_TEXT = 'call:get_weather{city:"Paris",days:2}'
 OTHER_CALL = '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>'
 LONG_CALL = f'<|tool_call>call:get_weather{{city:<|"|>{"far away " * 60}<|"|>,days:2}}<tool_call|>'
 THOUGHT = "<|channel>thought\nThe sky must be asked.<channel|>"

@@ -12,8 +12,8 @@ from gemwright.text.tokenizer import Tokenizer
 
 
 class ChatAnswer:
-    """Reads one answer. `dialect`, `tools` and `opens_thought` are those the prompt was rendered with; `stop` strings
-    end the answer where they appear in its content."""
+    """Reads one answer. `dialect`, `tools` and `opens_thought` are those the prompt was rendered with; without tools
+    what the model writes as a call is content. `stop` strings end the answer where they appear in its content."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class ChatAnswer:
         opens_thought: bool,
         stop: Sequence[str],
     ) -> None:
-        self._parser = OutputParser(dialect, tools=tools, opens_thought=opens_thought, stop=stop)
+        self._parser = OutputParser(dialect, tools=tools, may_call=bool(tools), opens_thought=opens_thought, stop=stop)
         self._reader = TokenReader(tokenizer, self._parser)
         self._events: list[Event] = []
         self._content: list[str] = []

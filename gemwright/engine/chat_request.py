@@ -21,7 +21,9 @@ class ChatRequest:
     """A conversation of OpenAI-style messages to answer; None leaves a choice to its default.
 
     tools, tool_choice, parallel_tool_calls: as in the OpenAI interface; tool_choice "none" leaves the tools out of the
-    prompt. The other choices are those of ChatTemplate.render, `chat_template_kwargs` being its `template_kwargs`.
+    prompt, and the mark that opens a call is never chosen. Without tools nothing is forbidden, but what the model
+    writes as a call is content. The other choices are those of ChatTemplate.render, `chat_template_kwargs` being its
+    `template_kwargs`.
     """
 
     messages: Any
@@ -53,6 +55,8 @@ class ChatRequest:
             continue_final_message=False if self.continue_final_message is None else self.continue_final_message,
             template_kwargs=self.chat_template_kwargs,
         )
+        if self.tool_choice == "none":
+            prompt = replace(prompt, forbids_calls=True)
         return prompt, params if constraint is None else replace(params, constraint=constraint)
 
 

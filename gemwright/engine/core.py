@@ -152,10 +152,11 @@ class EngineCore:
         priority: int = 0,
         cache_salt: str | None = None,
         media: Sequence[MediaSpan] = (),
+        suppressed_token_ids: Sequence[int] = (),
         make_answer: Callable[[], Answer] | None = None,
     ) -> list[Request]:
         """Queue a prompt and return its requests, one an answer. `make_answer` gives what reads an answer's tokens;
-        left out, they are plain text with the stop strings of `params`.
+        left out, they are plain text with the stop strings of `params`. None of `suppressed_token_ids` is ever chosen.
 
         Requests of a lower `priority` run first. Requests share cached blocks only within one `cache_salt`, and never
         a block whose `media` differ. Raises RequestError for what `check` refuses, CapacityError for what the pool
@@ -168,7 +169,7 @@ class EngineCore:
             raise RequestError("cache_salt", value=repr(cache_salt)[:80], limit="a text")
         ids = tuple(int(token_id) for token_id in prompt_token_ids)
         max_num_tokens = min(len(ids) + params.max_tokens, self.limits.max_model_len) - 1
-        bad_sequences = self._bad_sequences(params)
+        bad_sequences = (*self._bad_sequences(params), *((token_id,) for token_id in suppressed_token_ids))
         wanted = params.wanted_constraint()
         requests = []
         for answer_index in range(params.n):
@@ -275,7 +276,8 @@ class EngineCore:
         for item, logits in zip(scheduled, rows, strict=True):
             request = item.request
             request.num_computed += item.num_tokens
-            self.blocks.note_computed(request.request_id, request.num_computed, self._keys(request))
+            new = self.blocks.note_computed(request.request_id, request.num_computed, self._keys(request))
+            request.note_kept(new, self.runner.layout.block_size)
             try:
                 if logits is not None and request.error is None:
                     self._append(request, logits)

@@ -33,6 +33,7 @@ from gemwright.text.grammar import ConstraintCompiler
 from gemwright.text.template import ChatTemplate, RenderedPrompt
 from gemwright.text.template_choice import TemplateChoice, names_of
 from gemwright.text.tokenizer import load_tokenizer
+from gemwright.text.tool_syntax import CALL_OPEN
 
 Prompt = str | Sequence[int] | RenderedPrompt
 """Text, token ids used as given, or a rendered chat."""
@@ -280,7 +281,9 @@ class LLM:
         A rendered chat is answered with events, and a constraint of `params` lets it think first if it may.
         """
         make_answer = None
+        suppressed: Sequence[int] = ()
         if isinstance(prompt, RenderedPrompt):
+            suppressed = self._call_marks if prompt.forbids_calls else ()
             params = params.with_thinking(prompt.thinking, prompt.opens_thought)
             make_answer = functools.partial(self._chat_answer, prompt, params.stop)
         return self.core.add(
@@ -289,8 +292,15 @@ class LLM:
             draw_seed(params),
             priority=priority,
             cache_salt=cache_salt,
+            suppressed_token_ids=suppressed,
             make_answer=make_answer,
         )
+
+    @property
+    def _call_marks(self) -> tuple[int, ...]:
+        """The token that opens a call, where the vocabulary has one: other families write calls as text."""
+        mark = None if self.tokenizer is None else self.tokenizer.special_tokens.get(CALL_OPEN)
+        return () if mark is None or mark >= self.spec.vocab_size else (mark,)
 
     def _chat_answer(self, prompt: RenderedPrompt, stop: Sequence[str]) -> ChatAnswer:
         assert self.tokenizer is not None  # it rendered the prompt

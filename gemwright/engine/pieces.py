@@ -21,7 +21,8 @@ class Piece:
     `completion`. `num_cached_tokens` is how many of the prompt's came from the prefix cache. `stop_string` comes with
     the finish reason where a stop string was the cause. `started_at` is when the prompt's first step began, in seconds
     of time.perf_counter; None where nobody queues. `num_thought_tokens` of `token_ids` are inside a thought, its marks
-    apart. `prompt_logprobs`, if asked for, come with the first tokens of the first answer.
+    apart. `num_kept_tokens` of the prompt, so far, this answer was the first to leave in the prefix cache.
+    `prompt_logprobs`, if asked for, come with the first tokens of the first answer.
     """
 
     answer_index: int
@@ -35,6 +36,7 @@ class Piece:
     stop_string: str | None = None
     started_at: float | None = None
     num_thought_tokens: int = 0
+    num_kept_tokens: int = 0
     prompt_logprobs: tuple[Logprobs | None, ...] | None = None
 
     @property
@@ -80,5 +82,6 @@ class PieceCutter:
             request.num_cached or 0,
             None if answer is None or request.finish_reason is None else answer.stop_found,
             num_thought_tokens=num_thought - num_thought_before,
+            num_kept_tokens=request.num_kept,
             prompt_logprobs=tuple(request.prompt_logprobs) or None if is_first else None,
         )

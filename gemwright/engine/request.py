@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -122,6 +122,9 @@ class SamplingParams:
             raise RequestError("allowed_token_ids", value=[], limit="at least one id", remedy="leave it out")
         if any(type(text) is not str or not text.strip() for text in self.bad_words):
             raise RequestError("bad_words", value=list(self.bad_words), limit="strings that are more than spaces")
+        for name, texts in (("stop", self.stop), ("bad_words", self.bad_words)):
+            for text in texts:
+                _require_whole_characters(name, text)
         self._check_constraint()
 
     def _check_constraint(self) -> None:
@@ -183,6 +186,19 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def _require_whole_characters(name: str, text: str) -> None:
+    """Raise RequestError for a text that UTF-8 cannot hold, and so no answer."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            name,
+            value=f"half of a surrogate pair at character {error.start}",
+            limit="texts of whole characters",
+            remedy="send the whole character",
+        ) from None
+
+
 def _as_biases(value: Any) -> tuple[tuple[int, float], ...]:
     """Return the pairs (id, bias) by rising id. Raises RequestError for what is no such mapping."""
     if isinstance(value, Mapping):
@@ -236,12 +252,15 @@ class Request:
     root_key: bytes = root_key(None)
     media: tuple[MediaSpan, ...] = ()
     bad_sequences: tuple[tuple[int, ...], ...] = ()
-    """The token sequences of its bad words."""
+    """The token sequences of its bad words, and each token that is never chosen."""
     block_keys: list[bytes] = field(default_factory=list)
     """Names of the full blocks of its known tokens; see memory.block_keys."""
     arrived_at_step: int = 0
     num_cached: int | None = None
     """Prompt tokens found in the prefix cache when it first ran."""
+    num_kept: int = 0
+    """Prompt tokens that it was the first to leave in the prefix cache: whole blocks of it."""
+    _num_prompt_blocks_seen: int = 0
     token_ids: list[int] = field(default_factory=list)
     num_computed: int = 0
     logprobs: list[tuple[TokenLogprob, ...]] = field(default_factory=list)
@@ -283,6 +302,14 @@ class Request:
         if num_blocks > len(self.block_keys):
             known = self.known_tokens(0, num_blocks * block_size)
             extend_block_keys(self.block_keys, known, block_size, self.root_key, self.media)
+
+    def note_kept(self, new_blocks: Iterable[int], block_size: int) -> None:
+        """Take note of the blocks that it is the first to have filled; those of the prompt count once each, also where
+        it is preempted and computes them again."""
+        for index in sorted(new_blocks):
+            if self._num_prompt_blocks_seen <= index < len(self.prompt_token_ids) // block_size:
+                self.num_kept += block_size
+                self._num_prompt_blocks_seen = index + 1
 
     def max_cached_blocks(self, block_size: int, num_blocks: int | None = None) -> int:
         """Return how many leading blocks, of `num_blocks` if given, may come from a cache: whole ones, none cut inside

@@ -170,16 +170,20 @@ class BlockManager:
         request.earliest = earliest
         request.num_tokens = max(end, request.num_tokens)
 
-    def note_computed(self, request_id: int, num_tokens: int, keys: Sequence[bytes]) -> None:
-        """Give the blocks that `num_tokens` computed tokens have filled their keys, so that others find them."""
+    def note_computed(self, request_id: int, num_tokens: int, keys: Sequence[bytes]) -> set[int]:
+        """Give the blocks that `num_tokens` computed tokens have filled their keys, so that others find them. Returns
+        the places in `keys` of those that no block of some group had before."""
         request = self._requests[request_id]
         filled = min(num_tokens // self.layout.block_size, len(keys))
+        new: set[int] = set()
         for table, pool in zip(request.tables, self.pools, strict=True):
             for index in range(max(request.num_named, table.num_freed), filled):
-                pool.name(table.blocks[index], keys[index])
+                if pool.name(table.blocks[index], keys[index]):
+                    new.add(index)
         if filled > request.num_named:
             self._withdraw(request, filled - request.num_named)
             request.num_named = filled
+        return new
 
     def take_back(self, request_id: int, num_tokens: int) -> None:
         """Drop the request's last `num_tokens` tokens and the blocks only they used. Raises ValueError beyond

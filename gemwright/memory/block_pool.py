@@ -65,12 +65,15 @@ class BlockPool:
         self._free.pop(block, None)
         self._num_references[block] += 1
 
-    def name(self, block: int, key: bytes) -> None:
-        """Say what a held block contains; the first block of a key stays the one that is found."""
+    def name(self, block: int, key: bytes) -> bool:
+        """Say what a held block contains; the first block of a key stays the one that is found. Returns whether it is
+        this one."""
         self._require_held(block)
-        if key not in self._block_of_key and block not in self._key_of_block:
+        is_first = key not in self._block_of_key and block not in self._key_of_block
+        if is_first:
             self._block_of_key[key] = block
             self._key_of_block[block] = key
+        return is_first
 
     def forget_content(self) -> None:
         """Let no block be found by what it contains: somebody else has written into the pool."""

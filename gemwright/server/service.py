@@ -67,11 +67,14 @@ class Answering:
     """Of `num_tokens`, those inside thoughts: the opening and the closing mark are not counted."""
     completion: Completion | None = None
     error: Exception | None = None
+    kept_tokens: dict[int, int] = field(default_factory=dict)
+    """Tokens of the prompt that each answer was the first to leave in the prefix cache."""
 
     def count(self, piece: Piece) -> None:
         """Take a piece into account."""
         self.num_tokens += len(piece.token_ids)
         self.num_reasoning_tokens += piece.num_thought_tokens
+        self.kept_tokens[piece.answer_index] = piece.num_kept_tokens
 
 
 Watcher = Callable[[Answering, Piece | None], None]

@@ -38,9 +38,10 @@ class OutputParser:
     """Reads one output.
 
     dialect: `gemma2`, `gemma3` or `gemma4`. tools: the request's, in OpenAI's form, or `name` with `parameters`; their
-    schemas decide types. opens_thought: the prompt ends inside a thought (`prompt_leaves_thought_open`). stop: strings
-    that end the output where they appear in the answer; in thoughts and calls they do not count. hold_arguments: as
-    HOLD_ARGUMENTS; 0 gives everything out as early as it can.
+    schemas decide types. may_call: False says that no call may come, as where a request has no tools: what the model
+    writes as one is answer. opens_thought: the prompt ends inside a thought (`prompt_leaves_thought_open`). stop:
+    strings that end the output where they appear in the answer; in thoughts and calls they do not count.
+    hold_arguments: as HOLD_ARGUMENTS; 0 gives everything out as early as it can.
 
     Look at `stop_found` after each push: if it names a string the request should end. Raises UnsupportedError for an
     unknown dialect.
@@ -51,13 +52,17 @@ class OutputParser:
         dialect: str,
         *,
         tools: Iterable[Mapping[str, Any]] = (),
+        may_call: bool = True,
         opens_thought: bool = False,
         stop: Sequence[str] = (),
         hold_arguments: int = HOLD_ARGUMENTS,
     ) -> None:
         self.dialect = dialect_named(dialect)
         self._tools = read_tools(tools)
-        self._out = OutputBuilder(stop, self._tools if self.dialect.has_text_calls else None)
+        self._may_call = may_call
+        self._is_call_text = False
+        """What comes is a call that is shown as text."""
+        self._out = OutputBuilder(stop, self._tools if self.dialect.has_text_calls and may_call else None)
         self._call = CallReader(self._tools, self._out, hold=hold_arguments)
         self._tail = ""
         """The beginning of a control word, perhaps."""
@@ -171,7 +176,10 @@ class OutputParser:
     # Words
 
     def _read_word(self, word: Piece) -> None:
-        step = TABLE[self._state][self.dialect.words.get(word.text, Terminal.OTHER)]
+        terminal = self.dialect.words.get(word.text, Terminal.OTHER)
+        if not self._may_call and self._show_call_mark(terminal):
+            return
+        step = TABLE[self._state][terminal]
         if step.act is Act.LEAVE_OUT:
             self._out.warn(f"{word.text[:40]} out of place was left out")
         if step.act not in (Act.MOVE, Act.LEAVE_OUT):
@@ -181,8 +189,24 @@ class OutputParser:
             self.num_moves += step.act is Act.MOVE
             self._move(step.then)
 
+    def _show_call_mark(self, terminal: Terminal) -> bool:
+        """Follow a call where none may come, whose text is answer; returns whether the mark was a part of it."""
+        if terminal is Terminal.CALL_OPEN:
+            self._out.warn("a call is shown as text, since none may come")
+            self.num_moves += 1
+            self._move(State.ANSWER)
+            self._is_call_text = True
+        elif not self._is_call_text or terminal not in (Terminal.QUOTE, Terminal.CALL_CLOSE):
+            return False
+        elif terminal is Terminal.QUOTE:
+            self._back(Piece('"'))
+        else:
+            self._is_call_text = False
+        return True
+
     def _move(self, then: State) -> None:
         """Settle what the state held back, and go on to the next."""
+        self._is_call_text = self._is_call_text and then is State.ANSWER
         self._settle(then=then)
         self._state = then
         self._has_mark_before = True
@@ -236,7 +260,7 @@ class OutputParser:
                 self._state = State.THOUGHT
                 self._back(Piece(body[len(label) :]))
                 return
-            head = GUESS_HEAD.match(body)
+            head = GUESS_HEAD.match(body) if self._may_call else None
             if head is not None and (not self._tools or head[1] in self._tools):
                 if self._tools:
                     self._out.warn("a call's opening mark was missing")
@@ -245,7 +269,8 @@ class OutputParser:
                 self._back(Piece(body))
                 return
             may_be_label = label is not None and label.startswith(body)
-            if not body or may_be_label or (head is None and GUESS_HEAD_BEGUN.fullmatch(body)):
+            may_be_call = self._may_call and head is None and GUESS_HEAD_BEGUN.fullmatch(body)
+            if not body or may_be_label or may_be_call:
                 self._held = held
                 return
         self._state = State.ANSWER

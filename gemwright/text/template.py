@@ -40,7 +40,8 @@ class RenderedPrompt:
 
     text: with control words spelled out. dialect: how the answer is to be read, `gemma2`, `gemma3` or `gemma4`.
     thinking: whether the model may think before it answers, the one value for template, parser and grammar.
-    opens_thought: the prompt ends inside a thought, with which the answer goes on. tools: as the request gave them.
+    opens_thought: the prompt ends inside a thought, with which the answer goes on. tools: as the request gave them;
+    without any, no call may come. forbids_calls: the mark that opens a call must not be chosen either.
     media: the kinds of the media whose places stand in it, in order.
     """
 
@@ -51,6 +52,7 @@ class RenderedPrompt:
     opens_thought: bool
     tools: tuple[Mapping[str, Any], ...] = ()
     media: tuple[str, ...] = ()
+    forbids_calls: bool = False
 
 
 class ChatTemplate:

@@ -33,6 +33,7 @@ from tests.tokenizer_cases import small_gemma4_metadata
 OPTIONS = st.fixed_dictionaries(
     {
         "tools": st.sampled_from([(), TOOLS]),
+        "may_call": st.booleans(),
         "opens_thought": st.booleans(),
         "stop": st.sampled_from([(), ("STOP", "x}")]),
         "reason": st.sampled_from(["stop", "length"]),
@@ -79,6 +80,9 @@ def test_marks_never_show_and_arguments_are_objects(text: str, dialect: str, opt
     shown = f"{output.reasoning_content}\n{output.content}"
     assert not [mark for mark in MARKS[dialect] if mark in shown]
     assert output.finish_reason != "tool_calls" or output.tool_calls
+    if not options["may_call"]:
+        assert not output.tool_calls
+        assert not output.unfinished_calls
 
 
 @settings(max_examples=300)

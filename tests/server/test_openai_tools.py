@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.openai_script import CALL, CLOCK, JSON_FORMAT, THINKING, TOOL, Told, ask, joined, stream, user
+from tests.openai_script import CALL, CALL_AS_TEXT, CLOCK, JSON_FORMAT, THINKING, TOOL, Told, ask, joined, stream, user
 
 
 class Person(BaseModel):
@@ -170,6 +170,35 @@ def test_tool_choice_decides_what_may_come(client: openai.OpenAI, told: Told) ->
     assert names("twice", parallel_tool_calls=False, tool_choice="required") == ["get_weather"]
     assert names("greet", tool_choice="none") == []
     assert "get_weather" not in told.prompts[-1]
+    assert names("twice", tool_choice="none") == []
+
+
+@pytest.mark.parametrize("fields", [{"tool_choice": "none"}, {"tools": [TOOL], "tool_choice": "none"}, {}])
+def test_no_call_comes_back_where_none_may(client: openai.OpenAI, fields: dict[str, Any]) -> None:
+    """A model that would write two calls all the same: without tools they are text, and with "none" the mark that
+    opens one is never chosen either."""
+    whole = ask(client, "twice", **fields).choices[0]
+    assert (whole.finish_reason, whole.message.tool_calls) == ("stop", None)
+    streamed = joined(stream(client, "twice", **fields))
+    assert (streamed["calls"], streamed["reasons"]) == ([], ["stop"])
+    assert streamed["content"] == whole.message.content
+    if not fields:
+        assert whole.message.content == CALL_AS_TEXT + CALL_AS_TEXT.replace("Paris", "Rome").replace("2", "3")
+    # A thought is told apart as ever.
+    thoughtful = ask(client, "weather", **fields).choices[0].message
+    assert thoughtful.to_dict()["reasoning"] == "The sky must be asked."
+    assert (thoughtful.content or "").startswith("I will ask.")
+
+
+def test_the_mark_of_a_call_is_not_chosen_where_none_may_come(client: openai.OpenAI) -> None:
+    """The logprobs show the model's own wish; what is chosen is another token."""
+    for fields, is_chosen in (({}, True), ({"tools": [TOOL], "tool_choice": "none"}, False)):
+        found = ask(client, "twice", logprobs=True, top_logprobs=1, **fields).choices[0].logprobs
+        assert found is not None
+        assert found.content is not None
+        first = found.content[0]
+        assert first.top_logprobs[0].token == "<|tool_call>"
+        assert (first.token == "<|tool_call>") is is_chosen
 
 
 def test_arguments_of_a_strict_tool_keep_to_its_schema(client: openai.OpenAI) -> None:

@@ -95,6 +95,7 @@ def test_the_last_token_of_a_bad_sequence_is_forbidden_after_those_before_it(
         *[("logit_bias", value) for value in ({1: 1, "1": 2}, {"²": 1}, {"": 1}, ((1, 2, 3),), (1, 2))],
         *[("allowed_token_ids", value) for value in (5, "1", [], [-1], [1.0], [True], {1})],
         *[("bad_words", value) for value in (None, 5, "a", [""], ["  "], [1], {"a"})],
+        *[(name, ["ok", half]) for name in ("bad_words", "stop") for half in ("\ud800", "a\udc00b")],
     ],
 )
 def test_bad_values_are_named(name: str, bad: Any) -> None:

@@ -10,10 +10,15 @@ from gemwright.server.service import Answering
 
 def usage_of(answering: Answering, num_cached: int = 0) -> dict[str, Any]:
     """Return the usage of a request as far as it has come; `num_cached` tokens of its prompt were in the cache, as long
-    as it is not at its end."""
+    as it is not at its end.
+
+    What is written into the cache are the whole blocks that were not in it before: the end of a prompt that fills no
+    block is neither found there nor written.
+    """
     completion = answering.completion
     num_prompt = answering.asked.num_prompt_tokens
     num_completion = answering.num_tokens if completion is None else completion.usage.completion_tokens
+    num_written = sum(answering.kept_tokens.values())
     num_cached = num_cached if completion is None else completion.usage.cached_tokens
     return {
         "prompt_tokens": num_prompt,
@@ -21,8 +26,8 @@ def usage_of(answering: Answering, num_cached: int = 0) -> dict[str, Any]:
         "total_tokens": num_prompt + num_completion,
         "prompt_tokens_details": {
             "cached_tokens": num_cached,
-            "created_cache_tokens": num_prompt - num_cached,
-            "cache_write_tokens": num_prompt - num_cached,
+            "created_cache_tokens": num_written,
+            "cache_write_tokens": num_written,
             "audio_tokens": 0,
             "image_tokens": 0,
             "text_tokens": num_prompt,
