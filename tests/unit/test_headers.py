@@ -214,12 +214,12 @@ def test_tensors_that_no_layer_uses_are_reported_and_counted_as_unused(tmp_path:
         assert "1 of " in note
         assert "1.2 KiB" in note
         assert "unused" in note
-        (unused,) = (
-            part
-            for part in weigh(header, PlanSettings(engine=engine))
-            if part.name == "unused"  # type: ignore[arg-type]
-        )
-        assert unused.size_bytes == (600 if engine == "vllm" else 1200)  # vLLM halves float32
+        sizes = {
+            part.name: part.size_bytes
+            for part in weigh(header, PlanSettings(engine=engine))  # type: ignore[arg-type]
+        }
+        # vLLM loads it, and halves float32; llama.cpp leaves it in the file.
+        assert sizes.get("unused") == (600 if engine == "vllm" else None)
         with pytest.raises(CheckpointError, match="left over"):
             open_checkpoint(path)
 
