@@ -311,7 +311,7 @@ def routes() -> list[Route]:
     for route in page.router.routes:
         assert isinstance(route, APIRoute)
         statuses = ("200", "404") if "{" in route.path else ("200",)
-        for method in sorted(route.methods):
+        for method in sorted(route.methods or ()):
             found.append(Route(method, route.path, _sentence(route.description), "Page", None, statuses))
     found.append(Route("GET", "/openapi.json", "All this as an OpenAPI document.", "Status", None, ("200",)))
     return found
