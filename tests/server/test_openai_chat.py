@@ -118,6 +118,11 @@ def test_usage_is_whole_and_the_same_in_streams(client: openai.OpenAI) -> None:
     assert second.prompt_tokens_details is not None
     assert (first.prompt_tokens_details.cached_tokens or 0) < 16  # the start that all prompts share
     assert (second.prompt_tokens_details.cached_tokens or 0) >= (first.prompt_tokens - 1) // 16 * 16
+    # Written are the whole blocks of 16 tokens that were not there; the end of the prompt fills none.
+    details = [usage.prompt_tokens_details.to_dict() for usage in (first, second)]
+    assert details[0]["cache_write_tokens"] == first.prompt_tokens // 16 * 16 - int(str(details[0]["cached_tokens"]))
+    assert details[1]["cache_write_tokens"] == 0
+    assert [found["created_cache_tokens"] for found in details] == [found["cache_write_tokens"] for found in details]
     chunks = stream(client, text, stream_options={"include_usage": True})
     assert [chunk.usage for chunk in chunks] == [None] * (len(chunks) - 1) + [second]
     assert chunks[-1].choices == []

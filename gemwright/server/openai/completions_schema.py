@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import field_validator
+
 from gemwright.engine.llm import Prompt
 from gemwright.server.errors import FieldError
 from gemwright.server.fields import honored, ignored, refused
@@ -11,6 +13,8 @@ from gemwright.server.openai.sampling import SamplingBody
 
 USUAL_MAX_TOKENS = 16
 """What OpenAI and vLLM take where max_tokens is left out."""
+
+_KINDS = {str: "a text", int: "an id", list: "a list of ids"}
 
 
 class CompletionBody(SamplingBody):
@@ -32,6 +36,22 @@ class CompletionBody(SamplingBody):
     prompt_embeds: Any = refused("a prompt is text or ids")
     mm_processor_kwargs: Any = refused("this version reads text alone")
     repetition_detection: Any = refused("not offered")
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _require_one_kind(cls, prompt: Any) -> Any:
+        """Name the first prompt of a list that is of another kind than those before it."""
+        kinds = [_KINDS.get(type(item)) for item in prompt] if isinstance(prompt, list) else []
+        odd = next((place for place, kind in enumerate(kinds) if kind != kinds[0]), None)
+        if odd is None or None in kinds:  # what is no prompt at all is named by its place already
+            return prompt
+        raise FieldError(
+            f"prompt[{odd}]",
+            f"is {kinds[odd]}, after {kinds[0]}",
+            value=repr(prompt[odd])[:80],
+            limit="a list of texts, a list of ids, or a list of lists of ids",
+            remedy="send all prompts in one form",
+        )
 
     @property
     def prompts(self) -> list[Prompt]:
