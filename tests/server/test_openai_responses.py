@@ -65,6 +65,8 @@ def test_a_response_has_the_shape_that_the_client_reads(client: openai.OpenAI) -
         ("think", LOGPROBS),
         ("think", {"reasoning": THINK}),
         ("think", {"reasoning": THINK, "max_output_tokens": 12}),
+        ("think", {"reasoning": {**THINK, "summary": "concise"}}),
+        ("think", {"reasoning": {**THINK, "summary": "auto"}, "max_output_tokens": 12}),
         ("weather", {"tools": [TOOL], "reasoning": THINK}),
         ("weather", {"tools": [TOOL], "max_output_tokens": 70}),
         ("distant", {"tools": [TOOL]}),
@@ -127,7 +129,8 @@ def check_order(events: list[ResponseStreamEvent]) -> None:
         assert last.type == "response.output_item.done"
         assert first.item.id == last.item.id
         assert {event.item_id for event in own[1:-1]} <= {first.item.id}
-        inner = list(dict.fromkeys(event.type for event in own[1:-1]))
+        # Summaries are checked apart.
+        inner = list(dict.fromkeys(event.type for event in own[1:-1] if "_summary_" not in event.type))
         name = {"message": "output_text", "reasoning": "reasoning_text"}.get(first.item.type)
         if name is None:
             begun = "response.function_call_arguments"
@@ -350,6 +353,48 @@ def test_a_schema_stands_in_the_answer_as_it_was_sent(client: openai.OpenAI) -> 
     called = respond(client, "greet", tools=[TOOL], tool_choice="none")
     assert called.to_dict()["tools"] == [TOOL]
     assert called.tool_choice == "none"
+
+
+@pytest.mark.parametrize("asked", [{"summary": "auto"}, {"generate_summary": "detailed"}])
+def test_a_thought_is_its_own_summary_where_one_is_asked_for(client: openai.OpenAI, asked: dict[str, str]) -> None:
+    """No shorter one is made: whoever reads summaries alone has the whole thought."""
+    reasoning: Any = {**THINK, **asked}
+    found = respond(client, "think", reasoning=reasoning)
+    thought = "The sky must be asked."
+    assert found.output[0].to_dict()["summary"] == [{"type": "summary_text", "text": thought}]
+    assert found.output[0].to_dict()["content"] == [{"type": "reasoning_text", "text": thought}]
+    assert found.reasoning is not None
+    assert found.reasoning.summary == next(iter(asked.values()))
+    events = events_of(client, "think", reasoning=reasoning)
+    own = [event for event in events if event.type.startswith("response.reasoning_summary_")]
+    deltas = [event.delta for event in own if event.type == "response.reasoning_summary_text.delta"]
+    assert "".join(deltas) == thought
+    assert [event.type.rpartition("summary_")[2] for event in own] == [
+        "part.added",
+        *["text.delta"] * len(deltas),
+        "text.done",
+        "part.done",
+    ]
+    done = [event.text for event in own if event.type == "response.reasoning_summary_text.done"]
+    assert done == [thought]
+    assert respond(client, "think", reasoning=THINK).output[0].to_dict()["summary"] == []
+
+
+def test_langchain_keeps_the_thought_of_a_stream_over_responses(served: Served, told: Told) -> None:
+    """Of a stream LangChain reads summaries of thoughts, and their text in no other form."""
+    fields: dict[str, Any] = {"reasoning": {"effort": "low", "summary": "auto"}, "use_responses_api": True}
+    model = ChatOpenAI(model="gemma", base_url=f"{served.url}/v1", api_key="secret", max_retries=0, **fields)
+    tooled = model.bind_tools([TOOL])
+    first = None
+    for chunk in tooled.stream("weather"):
+        first = chunk if first is None else first + chunk
+    assert first is not None
+    thoughts = [block for block in first.content_blocks if block["type"] == "reasoning"]
+    assert "".join(block.get("reasoning", "") for block in thoughts) == "The sky must be asked."
+    (call,) = first.tool_calls
+    second = tooled.invoke([HumanMessage("weather"), first, ToolMessage("sunny", tool_call_id=call["id"])])
+    assert second.text == "It is sunny."
+    assert told.prompts[-1].count("The sky must be asked.") == 1
 
 
 def test_langchain_goes_there_and_back_over_responses(served: Served, told: Told) -> None:

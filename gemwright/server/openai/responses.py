@@ -104,7 +104,8 @@ class ResponseWriter:
         self.created = int(time.time())
         has_logprobs = asked.params.logprobs is not None
         logprobs = TextLogprobs(service.llm.tokenizer, body.top_logprobs or 0) if has_logprobs else None
-        self.items = Items(logprobs)
+        self.summary = None if body.reasoning is None else body.reasoning.wanted_summary
+        self.items = Items(logprobs, has_summaries=self.summary is not None)
         self.num_events = 0
         self.num_cached = 0
 
@@ -181,7 +182,10 @@ class ResponseWriter:
             "max_output_tokens": body.max_output_tokens,
             "max_tool_calls": None,
             "previous_response_id": None,
-            "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
+            "reasoning": {
+                "effort": None if body.reasoning is None else body.reasoning.effort,
+                "summary": self.summary,
+            },
             "service_tier": None,
             "store": False,
             "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)},

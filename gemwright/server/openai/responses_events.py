@@ -21,10 +21,12 @@ class Items:
     """Writes one answer's items in the order in which they come. What `add` yields and what `whole` gives say the same.
 
     Events lack their sequence numbers. `logprobs` go with the text of messages, None if nobody wants them.
+    `has_summaries` gives every thought a second time, as its own summary: some clients read nothing else of it.
     """
 
-    def __init__(self, logprobs: TextLogprobs | None) -> None:
+    def __init__(self, logprobs: TextLogprobs | None, *, has_summaries: bool = False) -> None:
         self._logprobs = logprobs
+        self._has_summaries = has_summaries
         self._items: list[dict[str, Any]] = []
         self._is_open = False
         """Whether the last item goes on."""
@@ -79,10 +81,16 @@ class Items:
             part |= {"annotations": [], "logprobs": []} if kind == "message" else {}
             self._items[-1]["content"].append(part)
             yield self._of_part("response.content_part.added", part=_copy(part))
+            if kind == "reasoning" and self._has_summaries:
+                self._items[-1]["summary"].append({"type": "summary_text", "text": ""})
+                yield self._of_summary("part.added", part={"type": "summary_text", "text": ""})
         part = self._items[-1]["content"][0]
         part["text"] += text
         if kind == "reasoning":
             yield self._of_part("response.reasoning_text.delta", delta=text)
+            for summary in self._items[-1]["summary"]:
+                summary["text"] += text
+                yield self._of_summary("text.delta", delta=text)
             return
         logprobs = [] if self._logprobs is None else self._logprobs.take(text)
         part["logprobs"] += logprobs
@@ -104,7 +112,13 @@ class Items:
             extra = {"logprobs": part["logprobs"]} if item["type"] == "message" else {}
             yield self._of_part(f"response.{part['type']}.done", text=part["text"], **extra)
             yield self._of_part("response.content_part.done", part=part)
+        for summary in item.get("summary", ()):
+            yield self._of_summary("text.done", text=summary["text"])
+            yield self._of_summary("part.done", part=summary)
         yield self._of_output("response.output_item.done", item=item)
+
+    def _of_summary(self, kind: str, **fields: Any) -> WireEvent:
+        return self._of_item(f"response.reasoning_summary_{kind}", summary_index=0, **fields)
 
     def _of_part(self, kind: str, **fields: Any) -> WireEvent:
         return self._of_item(kind, content_index=0, **fields)

@@ -10,6 +10,7 @@ from gemwright.server.fields import Body, Part, honored, ignored, refused
 from gemwright.server.openai.chat_schema import Effort
 from gemwright.server.openai.sampling import Number
 
+Summary = Literal["auto", "concise", "detailed"]
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_THOUGHTS = "reasoning.encrypted_content"
 
@@ -132,10 +133,19 @@ class ReasoningPart(Part):
     """Whether the model thinks before it answers."""
 
     effort: Effort | None = honored(None, "none: do not think, the default; all others: think")
-    summary: Any = ignored("no summary is made: a thought is sent whole, as the item's content")
-    generate_summary: Any = ignored("the older name of summary")
+    summary: Summary | None = honored(
+        None,
+        "any of them: the thought is sent as the item's summary too, whole, as it is in the item's content; "
+        "no shorter one is made",
+    )
+    generate_summary: Summary | None = honored(None, "the older name of summary")
     context: Any = refused("thoughts of older turns are never read again", "auto", "current_turn")
     mode: Any = refused("there is one", "standard")
+
+    @property
+    def wanted_summary(self) -> Summary | None:
+        """The summary that is asked for under either name."""
+        return self.summary or self.generate_summary
 
 
 class FormatPart(Part):
