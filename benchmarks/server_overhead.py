@@ -4,8 +4,8 @@
 
 One engine answers both sides in turn: asked in this process, or through the server by a client in a process of its own.
 Prompts are random ids, none asked twice, so that nothing is found in the prefix cache. The default model is measured,
-and with an engine whose steps take a fixed time and write a fixed text, as the time of a real model's step varies by more
-than what a server costs.
+and with an engine whose steps take a fixed time and write a fixed text, since the time of a real model's step varies by
+more than what a server costs.
 """
 
 from __future__ import annotations
