@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import shutil
 import time
@@ -13,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from gemwright.server.page import page_files
-from gemwright.server.settings import ServerSettings
+from gemwright.server.settings import ReasoningField, ServerSettings
 from gemwright.testing import write_tiny_checkpoint
 from gemwright.testing.scripted import answers, scripted_llm
 from tests.serving import Served, serving
@@ -313,6 +315,45 @@ def test_what_cannot_be_sent_or_is_refused_is_said_and_the_message_stays(tab: Wa
     tab.say("Greet me")
     expect(error).to_be_hidden()
     expect(page.get_by_role("article", name="Model")).to_contain_text("cut off at the limit of tokens")
+
+
+@in_browser
+@pytest.mark.parametrize("name", ["both", "reasoning", "reasoning_content"])
+def test_thoughts_are_read_under_either_name(
+    tab: Watched, served: Served, monkeypatch: pytest.MonkeyPatch, name: ReasoningField
+) -> None:
+    settings = dataclasses.replace(served.service.settings, reasoning_field=name)
+    monkeypatch.setattr(served.service, "settings", settings)
+    tab.say("Think of the sky")
+    thought = tab.page.get_by_role("article", name="Model").locator("details.thought p")
+    expect(tab.page.get_by_role("status")).to_have_text("Done.")
+    expect(thought).to_have_text("The sky must be asked.")
+
+
+@in_browser
+@pytest.mark.parametrize(("status", "words"), [("429", "too many requests wait"), ("503", "the server is going down")])
+def test_a_server_that_takes_no_more_says_why(
+    tab: Watched, served: Served, monkeypatch: pytest.MonkeyPatch, status: str, words: str
+) -> None:
+    expect(tab.page.locator("#model")).to_contain_text("gemma")
+    with contextlib.ExitStack() as busy:
+        if status == "503":
+            monkeypatch.setattr(served.service, "state", "draining")
+        else:
+            settings = dataclasses.replace(served.service.settings, max_num_queued_requests=1)
+            monkeypatch.setattr(served.service, "settings", settings)
+            body = {"messages": [{"role": "user", "content": "Go on"}], "max_tokens": 2000, "stream": True}
+            for _ in range(5):  # four run, one waits
+                headers = {"Authorization": f"Bearer {KEY}"}
+                busy.enter_context(
+                    httpx.stream("POST", f"{served.url}/v1/chat/completions", json=body, headers=headers)
+                )
+            wait_until(lambda: served.engine.num_waiting == 1)
+        tab.say("Greet me")
+        expect(tab.page.locator("#error")).to_contain_text(words)
+        expect(tab.page.locator("#error")).to_contain_text("What helps: ")
+        expect(tab.page.get_by_label("Message", exact=True)).to_have_value("Greet me")
+        tab.forgive(status)
 
 
 @in_browser
