@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import closing
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from gemwright.engine.llm import LLM, Prompt
     from gemwright.engine.request import SamplingParams
     from gemwright.engine.result import Choice, Completion
-    from gemwright.text.parser_events import ToolCall
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -24,8 +22,8 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 def show_answer(llm: LLM, prompt: Prompt, params: SamplingParams, cache_salt: str | None) -> Completion:
     """Write an answer as it comes and return the completion.
 
-    Text goes to stdout, without a tokenizer ids; calls that a model makes unasked follow it there, one JSON object a
-    line. A thought goes to stderr, dim where that is a terminal.
+    Text goes to stdout, without a tokenizer ids; what a model writes as a call is text too, since it was given no tools.
+    A thought goes to stderr, dim where that is a terminal.
     """
     writer = _Writer()
     try:
@@ -65,11 +63,7 @@ def _closing_lines(choice: Choice) -> list[str]:
     """Return what stands behind the text of an answer."""
     if choice.text is None:
         return [",".join(map(str, choice.token_ids))]
-    return [] if choice.message is None else [_call_line(call) for call in choice.message.tool_calls]
-
-
-def _call_line(call: ToolCall) -> str:
-    return f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments_json}}}'
+    return []
 
 
 class _Writer:

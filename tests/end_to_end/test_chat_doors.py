@@ -114,8 +114,8 @@ def test_a_thought_is_dim_on_a_terminal(
 
 def test_a_call_that_nobody_asked_for_is_shown(gemwright: CommandLine, models: dict[str, str]) -> None:
     outcome = gemwright("run", models["gemma4"], "Hi", "--chat", *CALLS)
-    assert outcome.stdout == 'So: \n{"name": "f", "arguments": {"a":1}}\n'
-    assert gemwright("run", models["gemma4"], "Hi", "--chat", *CALLS, "--json").json()["finish_reason"] == "tool_calls"
+    assert outcome.stdout == "So: call:f{a:1}\n"
+    assert gemwright("run", models["gemma4"], "Hi", "--chat", *CALLS, "--json").json()["finish_reason"] == "stop"
 
 
 def test_stop_ids_are_all_that_the_model_and_its_tokenizer_name(models: dict[str, str]) -> None:

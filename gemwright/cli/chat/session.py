@@ -176,8 +176,6 @@ class Session:
             case EventType.CONTENT:
                 answer.content.append(text)
                 self.screen.content(text)
-            case EventType.TOOL_CALL:
-                self.screen.aside(f"[the model calls {event.name}, and a chat has no tools]")
 
     def _params(self, num_prompt_tokens: int) -> SamplingParams:
         """Return the sampling parameters; an answer may fill the context unless --max-tokens says less."""
