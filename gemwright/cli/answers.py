@@ -22,7 +22,7 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 def show_answer(llm: LLM, prompt: Prompt, params: SamplingParams, cache_salt: str | None) -> Completion:
     """Write an answer as it comes and return the completion.
 
-    Text goes to stdout, without a tokenizer ids; what a model writes as a call is text too, since it was given no tools.
+    Text goes to stdout, without a tokenizer ids; what a model writes as a call is text too, since it has no tools.
     A thought goes to stderr, dim where that is a terminal.
     """
     writer = _Writer()
