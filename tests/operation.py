@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from gemwright import LLM
+from gemwright.engine.pieces import Piece
+from gemwright.server.service import Answering, Service
 from gemwright.testing import write_tiny_checkpoint
 from gemwright.testing.scripted import answers, scripted_llm
 
@@ -51,6 +54,22 @@ def slow_model(folder: Path) -> LLM:
     """One request at a time, 5 ms a token."""
     options: dict[str, Any] = {"threads": 1, "max_model_len": 4096, "chat_template": "gemma4", "max_num_seqs": 1}
     return scripted_llm(folder, answers(REPLIES), seconds_per_step=0.005, **options)
+
+
+@contextmanager
+def endings(service: Service) -> Iterator[list[Answering]]:
+    """Answers that end meanwhile: one that was left has neither an error nor a completion."""
+    ended: list[Answering] = []
+
+    def watch(answering: Answering, piece: Piece | None) -> None:
+        if piece is None:
+            ended.append(answering)
+
+    service.watchers.append(watch)
+    try:
+        yield ended
+    finally:
+        service.watchers.remove(watch)
 
 
 def until(condition: Callable[[], object]) -> None:

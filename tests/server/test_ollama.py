@@ -10,12 +10,10 @@ import httpx
 import ollama
 import pytest
 
-from gemwright.engine.pieces import Piece
-from gemwright.server.service import Answering
 from gemwright.server.settings import ServerSettings
 from gemwright.testing import write_tiny_checkpoint
 from gemwright.testing.scripted import answers, scripted_llm
-from tests.operation import until
+from tests.operation import endings, until
 from tests.serving import Served, serving
 
 CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>'
@@ -304,21 +302,11 @@ def test_an_error_in_the_middle_of_a_stream_is_raised_by_the_client(slow: Served
 
 def test_who_goes_away_leaves_nothing_behind(slow: Served) -> None:
     body = {"model": "gemma", "prompt": "long"}
-    ended: list[Answering] = []
-
-    def watch(answering: Answering, piece: Piece | None) -> None:
-        if piece is None:
-            ended.append(answering)
-
-    slow.service.watchers.append(watch)
-    try:
+    with endings(slow.service) as ended:
         with httpx.stream("POST", f"{slow.url}/api/generate", json=body) as response:
             assert response.headers["content-type"] == "application/x-ndjson"
             next(response.iter_lines())
         until(lambda: ended and not slow.service.live and not slow.engine.num_running)
-    finally:
-        slow.service.watchers.remove(watch)
-    # Left, and not cut off when its time was over.
     (answering,) = ended
-    assert answering.error is None
+    assert answering.error is None  # it was not its time that was over
     assert answering.completion is None
