@@ -193,6 +193,7 @@ def test_what_cannot_be_read_or_written_is_refused_before_the_model_is_read(
     assert len(source.read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_batch_longer_than_memory_is_taken_line_by_line(tiny_llm: TinyLLM) -> None:
     work = Batch(tiny_llm("gemma3", max_num_seqs=2), max_in_flight=5)
     num_taken = 0
@@ -261,6 +262,7 @@ def many_lines(number: int) -> list[Line | str]:
     return [*lines[:3], "broken", lines[0], {"id": "bad", "prompt": ""}, *lines[3:]]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_complete_set(gemwright: CommandLine, folder: Path, tmp_path: Path) -> None:
     number = 150
     source, target = write_lines(tmp_path / "in", many_lines(number)), tmp_path / "out"

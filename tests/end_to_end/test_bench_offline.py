@@ -231,6 +231,7 @@ def test_what_a_measuring_process_refuses_is_refused_here(tiny_folder: TinyFolde
             Case(None, context, users, {})
 
 
+@pytest.mark.slow
 def test_the_load_test_of_a_report_is_the_same_search(
     gemwright: CommandLine, tiny_folder: TinyFolder, tmp_path: Path
 ) -> None:

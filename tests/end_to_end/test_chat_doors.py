@@ -203,6 +203,7 @@ def test_a_base_model_is_refused_before_its_weights_are_read(
     assert gemwright("run", models["base"], "Hi", "--chat").code == 3
 
 
+@pytest.mark.slow
 def test_the_default_model_completes_and_does_not_chat(gemwright: CommandLine) -> None:
     refused = gemwright("run", "Hi", "--chat")
     assert refused.code == 3

@@ -22,6 +22,8 @@ from langchain_openai import OpenAI as TextOpenAI
 from gemwright import LLM, SamplingParams
 from tests.serving import Served, serving
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "The capital of France is"
 NUM_TOKENS = 8
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]

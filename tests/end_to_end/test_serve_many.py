@@ -50,6 +50,7 @@ def test_twelve_at_once_answer_as_one_after_the_other(name: str, tiny_llm: TinyL
     assert bits(tiny_llm(name).generate(prompts, GREEDY)) == expected
 
 
+@pytest.mark.slow
 def test_however_many_run_and_however_short_blocks_are_the_answers_are_the_same(tiny_llm: TinyLLM) -> None:
     """Mixed prompts, many of which begin alike, in small steps and in large ones, in a pool that forces preemption,
     with and without the prefix cache."""

@@ -35,6 +35,7 @@ def squared_errors(name: str, folder: Path, seed: int) -> tuple[float, float]:
     return float(((ours - eager) ** 2).mean()), float(((yardstick - eager) ** 2).mean())
 
 
+@pytest.mark.slow
 def test_error_pooled_over_all_families_is_within_the_yardstick(
     tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:

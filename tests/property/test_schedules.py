@@ -24,7 +24,7 @@ from gemwright.testing import write_tiny_checkpoint
 MAX_PROMPT = 80
 MAX_LENGTH = 96
 FAMILIES = ["gemma3", "gemma4-e", "gemma4-k-equals-v", "gemma4-moe"]
-LARGE = ["gemma4-e", "gemma4-moe"]
+LARGE = ["gemma4-e", "gemma4-k-equals-v", "gemma4-moe"]
 
 
 @cache

@@ -68,7 +68,7 @@ def schema(num_examples: int, *, without_coverage: tuple[str, ...] = ()) -> Any:
 
 
 FEW = schema(10, without_coverage=SHARED)
-MANY = schema(300)
+MANY = schema(100)
 
 
 @pytest.fixture(scope="module")
