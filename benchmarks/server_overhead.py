@@ -144,7 +144,8 @@ def serving(engine: Any) -> Iterator[int]:
 
     service = Service(ServerSettings(), "measured")
     service.set_engine(engine)
-    listener = socket.socket()
+    # The protocol is named, as the real server does: else asyncio leaves Nagle's delay on.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(make_app(service), log_level="warning", access_log=False, lifespan="off")
     server = uvicorn.Server(config)

@@ -11,18 +11,21 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from gemwright.engine.async_engine import AsyncEngine
 from gemwright.engine.chat_request import ChatRequest
 from gemwright.engine.llm import LLM, Prompt
 from gemwright.engine.pieces import Piece
-from gemwright.engine.request import SamplingParams
+from gemwright.engine.request import CONSTRAINT_FIELDS, SamplingParams
 from gemwright.engine.result import Completion
 from gemwright.errors import GemwrightError
 from gemwright.server.errors import BusyError, FieldError, NotFoundError, NotReadyError, TimedOutError
 from gemwright.server.settings import ServerSettings
 from gemwright.text.template import RenderedPrompt
+
+_SHORT_PROMPT: Final = 4096
+"""Characters or ids that are looked at in the event loop: a thread would take longer to begin."""
 
 State = Literal["loading", "ready", "draining", "failed"]
 
@@ -190,7 +193,13 @@ class Service:
             asked = Asked(llm.prompt_ids(prompt), self._params(llm, fields), priority, cache_salt)
             return self._checked(llm, asked, fields)
 
-        return await self._prepared(prepare)
+        is_quick = _is_short(prompt) and not any(fields.get(name) for name in CONSTRAINT_FIELDS)
+        return prepare() if is_quick else await self._prepared(prepare)
+
+    async def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Return the ids of text, or ids as they are. Raises RequestError as LLM.prompt_ids does."""
+        find = self.llm.prompt_ids
+        return find(prompt) if _is_short(prompt) else await asyncio.to_thread(find, prompt)
 
     async def pieces(self, asked: Asked, request_id: str) -> AsyncGenerator[tuple[Answering, Piece], None]:
         """Answer and yield what comes; closing the generator aborts within a step.
@@ -277,3 +286,7 @@ class Service:
     def _checked(self, llm: LLM, asked: Asked, fields: dict[str, Any]) -> Asked:
         llm.core.check(asked.prompt_token_ids, asked.params)
         return asked
+
+
+def _is_short(prompt: Prompt) -> bool:
+    return len(prompt.token_ids if isinstance(prompt, RenderedPrompt) else prompt) <= _SHORT_PROMPT

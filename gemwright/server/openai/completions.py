@@ -46,7 +46,7 @@ async def completions(request: Request) -> Response:
     for index, prompt in enumerate(body.prompts):
         field_name = body.field_of_prompt(index)
         with _naming_prompt(field_name):
-            ids = await asyncio.to_thread(service.llm.prompt_ids, prompt)
+            ids = await service.prompt_ids(prompt)
         with body.naming_constraints(), _naming_ids(field_name):
             asked.append(await service.ask(ids, fields, priority=body.priority or 0, cache_salt=body.cache_salt))
     writer = CompletionWriter(service, body, name, body.request_id or request_id_of(request), asked)
