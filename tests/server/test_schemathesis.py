@@ -68,7 +68,7 @@ def schema(num_examples: int, *, without_coverage: tuple[str, ...] = ()) -> Any:
 
 
 FEW = schema(10, without_coverage=SHARED)
-MANY = schema(100)
+MANY = schema(50)
 
 
 @pytest.fixture(scope="module")
