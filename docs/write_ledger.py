@@ -54,7 +54,7 @@ not fit. An engine without a confirmed formula, such as TGI, is answered with UN
 
 A run on a CPU keeps what its process took beside the ledger (below `calibration/` in Gemwright's cache folder, the last
 20 runs of this machine and these versions), and `--here` plans with it. `GEMWRIGHT_NO_CALIBRATION=1` switches that off.
-`gemwright bench memory` measures it on purpose.
+`gemwright bench memory [MODEL]` measures it on purpose.
 
 `--advise` walks from config to settings and writes a report with pictures; its table of plans is meant to be kept
 beside your code.
