@@ -7,7 +7,7 @@ throughput (a doubling of users brings less than a tenth more), or requests fail
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -61,6 +61,15 @@ class Knee:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields of the JSON output."""
         return {**self.point.to_dict(), "bent": self.bent}
+
+
+def doublings(most: int) -> Iterator[int]:
+    """Yield the numbers of users to try: 1, 2, 4 and so on, and `most` at the end."""
+    concurrency = 1
+    while concurrency < most:
+        yield concurrency
+        concurrency *= 2
+    yield most
 
 
 def bends(points: Sequence[Point]) -> Bent:

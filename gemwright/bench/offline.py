@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gemwright.bench.knee import Knee, Point, bends, find_knee
+from gemwright.bench.knee import Knee, Point, bends, doublings, find_knee
 from gemwright.bench.latency import Spread, percentile, spread
 from gemwright.engine.llm import LLM
 from gemwright.engine.request import Request, SamplingParams
@@ -209,7 +209,7 @@ def search_knee(llm: LLM, load: Load, *, most: int, on_point: Callable[[Measured
     Every point answers each user twice, the shape of `load` otherwise.
     """
     measured: list[Measured] = []
-    for concurrency in _doublings(most):
+    for concurrency in doublings(most):
         shape = Load(2 * concurrency, load.input_len, load.output_len, concurrency, load.seed + concurrency)
         measured.append(run_load(llm, shape))
         if on_point is not None:
@@ -220,14 +220,6 @@ def search_knee(llm: LLM, load: Load, *, most: int, on_point: Callable[[Measured
     # A seed of its own: prompts of an earlier point would be found in the prefix cache.
     burst = run_load(llm, Load(peak, load.input_len, load.output_len, peak, load.seed + most + 1), burst=True)
     return KneeFound(tuple(measured), find_knee([point.to_point() for point in measured]), burst)
-
-
-def _doublings(most: int) -> Iterator[int]:
-    concurrency = 1
-    while concurrency < most:
-        yield concurrency
-        concurrency *= 2
-    yield most
 
 
 def _prompts(llm: LLM, load: Load) -> Iterator[list[int]]:

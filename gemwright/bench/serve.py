@@ -8,14 +8,14 @@ import re
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gemwright.bench.arrivals import Arrivals
 from gemwright.bench.client import Client, Outcome, Prompt
-from gemwright.bench.knee import Knee, Point, bends, find_knee
+from gemwright.bench.knee import Knee, Point, bends, doublings, find_knee
 from gemwright.bench.latency import percentile, summary
 from gemwright.errors import RequestError
 
@@ -254,7 +254,7 @@ async def search_knee(
     Every point answers each user twice. `make_prompts` gives so many prompts by a seed, none of which it gave before.
     """
     points: list[Served] = []
-    for number, concurrency in enumerate(_doublings(most)):
+    for number, concurrency in enumerate(doublings(most)):
         manner = Manner(max_concurrency=concurrency, seed=seed)
         points.append(await run_load(client, make_prompts(2 * concurrency, number), manner, watches=True))
         if on_point is not None:
@@ -353,11 +353,3 @@ def _manner_facts(manner: Manner) -> dict[str, Any]:
         "max_concurrency": manner.max_concurrency,
         "seed": manner.seed,
     }
-
-
-def _doublings(most: int) -> Iterator[int]:
-    concurrency = 1
-    while concurrency < most:
-        yield concurrency
-        concurrency *= 2
-    yield most
