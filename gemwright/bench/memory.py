@@ -74,6 +74,7 @@ def run_child(asked: Mapping[str, Any]) -> dict[str, Any]:
         "context": context,
         "num_users": users,
         "lines": lines,
+        "backend": llm.engine.plan.holding.name,
         "is_on_cpu": found.is_on_cpu,
         "touched_bytes": found.touched_bytes,
         "beside_bytes": found.beside_bytes,

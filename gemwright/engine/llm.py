@@ -26,7 +26,6 @@ from gemwright.loading.checkpoint import open_checkpoint
 from gemwright.loading.default_model import cache_folder
 from gemwright.loading.resolve import resolve_model
 from gemwright.memory.machine import process_bytes
-from gemwright.memory.process import RUNTIME_BYTES
 from gemwright.models.weights import Progress
 from gemwright.text.detokenizer import Detokenizer
 from gemwright.text.grammar import ConstraintCompiler
@@ -175,9 +174,9 @@ class LLM:
             )
         return SamplingParams(**{**defaults, **overrides})
 
-    def measure(self, *, runtime_bytes: int = RUNTIME_BYTES) -> EngineMeasurement:
+    def measure(self, *, runtime_bytes: int | None = None) -> EngineMeasurement:
         """Return the plan beside what the engine and its process hold now. `runtime_bytes` is what the process is known
-        to take beside it."""
+        to take beside it; None: as seen elsewhere."""
         vocab_size = 0 if self.tokenizer is None else self.spec.vocab_size
         return measure(self.engine, self.core, vocab_size=vocab_size, runtime_bytes=runtime_bytes)
 

@@ -14,7 +14,7 @@ from gemwright.engine.core import EngineCore
 from gemwright.engine.start import StartedEngine
 from gemwright.memory.footprint import FootprintLine
 from gemwright.memory.machine import process_bytes
-from gemwright.memory.process import RUNTIME_BYTES, beside_bytes
+from gemwright.memory.process import beside_bytes
 from gemwright.memory.workspace import LOGIT_ROWS, Workspace
 
 PROC = Path("/proc")
@@ -87,9 +87,10 @@ class EngineMeasurement:
 
 
 def measure(
-    engine: StartedEngine, core: EngineCore, *, vocab_size: int, runtime_bytes: int = RUNTIME_BYTES
+    engine: StartedEngine, core: EngineCore, *, vocab_size: int, runtime_bytes: int | None = None
 ) -> EngineMeasurement:
-    """Return an engine's plan beside what it holds now. `vocab_size` is that of its tokenizer, 0 without one."""
+    """Return an engine's plan beside what it holds now. `vocab_size` is that of its tokenizer, 0 without one;
+    `runtime_bytes` what the process is known to take beside it, None: as seen elsewhere."""
     is_on_cpu = engine.runner.ops.is_on_cpu
     lines = []
     for line, measured in zip(engine.lines, engine.measured, strict=True):
@@ -99,7 +100,7 @@ def measure(
     return EngineMeasurement(
         tuple(lines),
         beside_bytes(vocab_size, num_blocks),
-        runtime_bytes,
+        engine.plan.holding.runtime_bytes if runtime_bytes is None else runtime_bytes,
         process_bytes(),
         _peak_bytes(),
         is_on_cpu,

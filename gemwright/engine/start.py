@@ -10,11 +10,12 @@ from gemwright.loading.checkpoint import Checkpoint
 from gemwright.memory.dtypes import ComputeDtype
 from gemwright.memory.engine_plan import EnginePlan, plan_memory
 from gemwright.memory.footprint import FootprintLine
+from gemwright.memory.holding import Holding, expected_holding, holding_of
 from gemwright.memory.kv_layout import KVLayout
 from gemwright.memory.machine import allowed_threads, free_memory_bytes
 from gemwright.models.decoder import Decoder
 from gemwright.models.weights import ModelWeights, Progress, pack_weights
-from gemwright.ops.backends import choose_backend
+from gemwright.ops.backends import choose_backend, judge_backends
 from gemwright.ops.protocol import Buffer, Cache, Ops
 
 
@@ -73,7 +74,16 @@ def plan_engine(checkpoint: Checkpoint, config: EngineConfig) -> EnginePlan:
         stored_dtype=checkpoint.stored_dtype,
         free_bytes=free_memory_bytes() if config.device == "cpu" else 0,
         name=checkpoint.folder.name,
+        holding=choose_holding(config.kernels, config.device),
+        encodings=checkpoint.encodings(),
     )
+
+
+def choose_holding(kernels: str, device: str) -> Holding:
+    """Return how the backend that will compute holds a model; where none can run here, what would be planned for one
+    that can."""
+    chosen = [judged.backend.name for judged in judge_backends(kernels, device) if judged.is_chosen]
+    return holding_of(chosen[0]) if chosen else expected_holding(kernels, device)
 
 
 def start_engine(checkpoint: Checkpoint, config: EngineConfig, progress: Progress | None = None) -> StartedEngine:

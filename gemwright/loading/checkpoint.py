@@ -29,7 +29,7 @@ from gemwright.spec.families import read_config, read_gguf_metadata
 from gemwright.spec.families.refused import refuse_drafter
 from gemwright.spec.model_spec import ModelSpec
 from gemwright.spec.tensor_source import TensorSource
-from gemwright.spec.weights import list_tensors
+from gemwright.spec.weights import TensorSpec, list_tensors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,20 +84,23 @@ class Checkpoint:
         """
         if self.match.spare_head is not None:
             self._drop_head(self.match.spare_head, self.match.tensors["embedding"][0])
-        found: dict[str, TensorSource] = {}
-        for tensor in list_tensors(self.spec):
-            parts = self.match.tensors[tensor.name]
-            if len(parts) > 1:
-                found[tensor.name] = StackedSource(parts)
-            elif self.format == "gguf" and tensor.gguf_offset:
-                found[tensor.name] = OffsetSource(parts[0], tensor.gguf_offset)
-            else:
-                found[tensor.name] = parts[0]
-        return found
+        return {tensor.name: self._source(tensor) for tensor in list_tensors(self.spec)}
+
+    def encodings(self) -> dict[str, str]:
+        """Return the encoding of every one of `sources`, from headers alone: what a plan asks for."""
+        return {tensor.name: self._source(tensor).encoding for tensor in list_tensors(self.spec)}
 
     def release(self) -> None:
         """Drop the pages of all files from the resident set."""
         self.files.release()
+
+    def _source(self, tensor: TensorSpec) -> TensorSource:
+        parts = self.match.tensors[tensor.name]
+        if len(parts) > 1:
+            return StackedSource(parts)
+        if self.format == "gguf" and tensor.gguf_offset:
+            return OffsetSource(parts[0], tensor.gguf_offset)
+        return parts[0]
 
     def _drop_head(self, head: StoredTensor, table: StoredTensor) -> None:
         row = _first_different_row(head, table)

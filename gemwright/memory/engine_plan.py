@@ -6,13 +6,16 @@ and devices; what is free is told.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemwright.config import EngineConfig
 from gemwright.errors import CapacityError, RequestError, show_both_bytes, show_bytes
 from gemwright.memory.dtypes import ComputeDtype
 from gemwright.memory.footprint import FootprintLine, plan_footprint
+from gemwright.memory.holding import REFERENCE, Holding
 from gemwright.memory.kv_layout import KVLayout, group_layers, longest_request, plan_layout
+from gemwright.memory.machine import allowed_threads
 from gemwright.memory.workspace import Workspace, plan_workspace
 from gemwright.spec.families.refused import refuse_drafter
 from gemwright.spec.model_spec import ModelSpec
@@ -35,6 +38,10 @@ class EnginePlan:
     free_bytes: int
     """What this process may still take; 0 where nobody knows, as on a GPU."""
     notes: tuple[str, ...]
+    holding: Holding
+    """How the backend that it is made for holds all this."""
+    encodings: Mapping[str, str]
+    """How the tensors of spec.weights are stored, by name."""
 
     @property
     def planned_bytes(self) -> int:
@@ -61,11 +68,20 @@ class EnginePlan:
 
 
 def plan_memory(
-    spec: ModelSpec, config: EngineConfig, *, stored_dtype: str | None, free_bytes: int, name: str = "the model"
+    spec: ModelSpec,
+    config: EngineConfig,
+    *,
+    stored_dtype: str | None,
+    free_bytes: int,
+    name: str = "the model",
+    holding: Holding = REFERENCE,
+    encodings: Mapping[str, str] | None = None,
 ) -> EnginePlan:
     """Decide dtype, cache and workspace; nothing is read or allocated.
 
     `stored_dtype` is the checkpoint's own, None for GGUF; `free_bytes` what may be taken, 0 where nobody knows.
+    `holding` is that of the backend, and `encodings` how each tensor of spec.weights is stored, by name; None, or a
+    name that is not there, means floats, which every backend holds in the engine's dtype.
     Raises UnsupportedError for a drafter, RequestError for a length beyond the model's context, CapacityError where not
     even a short request's cache fits. Whether all of it fits, `EnginePlan.require_fit` says.
     """
@@ -75,9 +91,12 @@ def plan_memory(
     dtype = _choose_dtype(stored_dtype, config, notes)
     layout, max_model_len = _plan_cache(spec, config, dtype, free_bytes, notes)
     step_tokens = min(config.step_tokens(), config.max_num_seqs * max_model_len)
-    workspace = plan_workspace(spec, step_tokens=step_tokens, dtype=dtype)
-    lines = plan_footprint(spec, layout, workspace, dtype)
-    return EnginePlan(dtype, layout, workspace, max_model_len, step_tokens, lines, free_bytes, tuple(notes))
+    threads = config.threads or allowed_threads()
+    workspace = plan_workspace(spec, step_tokens=step_tokens, dtype=dtype, holding=holding, threads=threads)
+    lines = plan_footprint(spec, layout, workspace, dtype, holding, encodings)
+    return EnginePlan(
+        dtype, layout, workspace, max_model_len, step_tokens, lines, free_bytes, tuple(notes), holding, encodings or {}
+    )
 
 
 def _choose_dtype(stored_dtype: str | None, config: EngineConfig, notes: list[str]) -> ComputeDtype:

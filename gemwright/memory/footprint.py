@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gemwright.memory.dtypes import DTYPE_BYTES, ComputeDtype
+from gemwright.memory.holding import REFERENCE, Form, HeldTensor, Holding
 from gemwright.memory.kv_layout import KVGroup, KVLayout
 from gemwright.memory.workspace import Workspace
 from gemwright.spec.model_spec import ModelSpec
@@ -26,16 +28,16 @@ class FootprintLine:
     """The keys of config.json, or the settings, that the numbers come from."""
 
 
-def packed_bytes(tensor: TensorSpec, dtype: ComputeDtype) -> int:
-    """Return the bytes of one packed weight: norm weights stay float32, all else has the engine's dtype."""
-    return tensor.num_elements * (4 if tensor.role == "norm" else DTYPE_BYTES[dtype])
-
-
 def plan_footprint(
-    spec: ModelSpec, layout: KVLayout, workspace: Workspace, dtype: ComputeDtype
+    spec: ModelSpec,
+    layout: KVLayout,
+    workspace: Workspace,
+    dtype: ComputeDtype,
+    holding: Holding = REFERENCE,
+    encodings: Mapping[str, str] | None = None,
 ) -> tuple[FootprintLine, ...]:
-    """Return the lines that sum to what the engine allocates and keeps."""
-    lines = [*_weights_lines(spec, dtype)]
+    """Return the lines that sum to what the engine allocates and keeps; `encodings` as in `plan_memory`."""
+    lines = [*_weights_lines(spec, dtype, holding, tuple((encodings or {}).items()))]
     lines += [_cache_line(group) for group in layout.groups]
     lines.append(
         FootprintLine(
@@ -71,31 +73,47 @@ _PART_KEYS = {
 
 
 @lru_cache(maxsize=8)
-def _weights_lines(spec: ModelSpec, dtype: ComputeDtype) -> tuple[FootprintLine, ...]:
+def _weights_lines(
+    spec: ModelSpec, dtype: ComputeDtype, holding: Holding, encodings: tuple[tuple[str, str], ...]
+) -> tuple[FootprintLine, ...]:
     """Return the lines of the weights, which a planner that tries many lengths asks for again and again."""
-    parts: dict[str, list[TensorSpec]] = {}
+    stored = dict(encodings)
+    parts: dict[str, list[tuple[TensorSpec, HeldTensor]]] = {}
     for tensor in list_tensors(spec):
-        parts.setdefault(tensor.part, []).append(tensor)
-    return tuple(_weights_line(part, tensors, dtype) for part, tensors in parts.items())
-
-
-def _weights_line(part: str, tensors: list[TensorSpec], dtype: ComputeDtype) -> FootprintLine:
-    elements = {True: 0, False: 0}
-    for tensor in tensors:
-        elements[tensor.role == "norm"] += tensor.num_elements
-    if len(tensors) == 1:
-        counts = [" x ".join(f"{size:,}" for size in tensors[0].shape) + f" x {DTYPE_BYTES[dtype]} B"]
-    else:
-        counts = [f"{elements[False]:,} values x {DTYPE_BYTES[dtype]} B"] if elements[False] else []
-        counts += [f"{elements[True]:,} norm weights x 4 B"] if elements[True] else []
-        counts[0] = f"{len(tensors)} tensors: {counts[0]}"
-    return FootprintLine(
-        f"weights: {part.replace('_', ' ')}",
-        sum(packed_bytes(tensor, dtype) for tensor in tensors),
-        ("weights", part),
-        " + ".join(counts),
-        _PART_KEYS[part],
+        held = holding.held(tensor, stored.get(tensor.name), dtype)
+        parts.setdefault(tensor.part, []).append((tensor, held))
+    return tuple(
+        FootprintLine(
+            f"weights: {part.replace('_', ' ')}",
+            sum(held.total_bytes for _, held in tensors),
+            ("weights", part),
+            _weights_formula(tensors),
+            _PART_KEYS[part],
+        )
+        for part, tensors in parts.items()
     )
+
+
+def _weights_formula(tensors: list[tuple[TensorSpec, HeldTensor]]) -> str:
+    """Return the sizes of tensors, those that lie in one form and encoding together."""
+    if len(tensors) == 1:
+        ((tensor, held),) = tensors
+        if held.form == "array":
+            return " x ".join(f"{size:,}" for size in tensor.shape) + f" x {held.piece_bytes} B"
+        return f"{held.num_pieces:,} {_FORM_PIECES[held.form]} x {held.piece_bytes:,} B of {held.encoding}"
+    counts: dict[tuple[bool, Form, str, int], int] = {}
+    for tensor, held in tensors:
+        key = (tensor.role == "norm", held.form, held.encoding, held.piece_bytes)
+        counts[key] = counts.get(key, 0) + held.num_pieces
+    shown = []
+    for (is_norm, form, encoding, piece_bytes), num_pieces in sorted(counts.items(), key=lambda entry: entry[0][0]):
+        name = "norm weights" if is_norm else _FORM_PIECES[form]
+        ending = "" if form == "array" else f" of {encoding}"
+        shown.append(f"{num_pieces:,} {name} x {piece_bytes:,} B{ending}")
+    return f"{len(tensors)} tensors: " + " + ".join(shown)
+
+
+_FORM_PIECES: dict[Form, str] = {"array": "values", "table": "rows", "panels": "panels of 32 outputs"}
 
 
 def _cache_line(group: KVGroup) -> FootprintLine:

@@ -10,6 +10,11 @@ RUNTIME_BYTES = 245 << 20
 
 RUNTIME_ERROR_BYTES = 64 << 20
 
+NATIVE_RUNTIME_BYTES = 48 << 20
+"""The same with the native kernels in torch's place."""
+
+NATIVE_RUNTIME_ERROR_BYTES = 24 << 20
+
 VOCABULARY_ENTRY_BYTES = 320
 """What a tokenizer holds for each entry of its vocabulary, on the 262,144 of Gemma 3."""
 

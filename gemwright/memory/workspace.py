@@ -1,7 +1,7 @@
 """The buffers of a step: what the decoder writes into, sized once for the largest step allowed.
 
-The engine allocates these and nothing else while it runs; `scratch_bytes` bounds what the reference backend takes
-for the duration of one operation.
+The engine allocates these and nothing else while it runs; `scratch_bytes` bounds what the backend takes for the
+duration of one operation.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemwright.memory.dtypes import DTYPE_BYTES, ComputeDtype
+from gemwright.memory.holding import REFERENCE, Holding
 from gemwright.spec.model_spec import ModelSpec
 
 LOGIT_ROWS = 16
@@ -66,8 +67,12 @@ class Workspace:
         return sum(buffer.total_bytes for buffer in self.buffers)
 
 
-def plan_workspace(spec: ModelSpec, *, step_tokens: int, dtype: ComputeDtype) -> Workspace:
-    """Return the buffers of a step of up to `step_tokens` tokens."""
+def plan_workspace(
+    spec: ModelSpec, *, step_tokens: int, dtype: ComputeDtype, holding: Holding = REFERENCE, threads: int = 1
+) -> Workspace:
+    """Return the buffers of a step of up to `step_tokens` tokens, in an engine of this dtype that holds its values so
+    and computes in so many threads."""
+    dtype = holding.activation_dtype(dtype)
     hidden = spec.hidden_size
     layers = spec.layers
     feed_forward = max(layer.feed_forward_width for layer in layers)
@@ -97,11 +102,13 @@ def plan_workspace(spec: ModelSpec, *, step_tokens: int, dtype: ComputeDtype) ->
     ]
     return Workspace(
         buffers=tuple(BufferSpec(*row) for row in rows),
-        scratch_bytes=_scratch_bytes(spec, step_tokens, DTYPE_BYTES[dtype]),
+        scratch_bytes=native_scratch_bytes(spec, step_tokens, threads)
+        if holding.has_panels
+        else reference_scratch_bytes(spec, step_tokens, DTYPE_BYTES[dtype]),
     )
 
 
-def _scratch_bytes(spec: ModelSpec, step_tokens: int, item_bytes: int) -> int:
+def reference_scratch_bytes(spec: ModelSpec, step_tokens: int, item_bytes: int) -> int:
     """Bound what one operation of the reference backend holds for its duration: the largest of attention (queries,
     sums and scores of ATTENTION_ROWS positions in float32), the chosen experts' rows, and the rounded logits."""
     attention = max(
@@ -120,3 +127,38 @@ def _scratch_bytes(spec: ModelSpec, step_tokens: int, item_bytes: int) -> int:
     logits = 2 * LOGIT_ROWS * spec.vocab_size * 4
     rows = 64 * max(2 * layer.feed_forward_width + layer.query_width for layer in spec.layers) * 4 * 3
     return max(attention, experts, logits, rows)
+
+
+def native_scratch_bytes(spec: ModelSpec, step_tokens: int, threads: int) -> int:
+    """Bound what one operation of the native backend holds for its duration: the largest of a product (inputs as int16,
+    the sums of their groups, a scale a row; a block of a panel that each thread unpacks), attention (sums and weights
+    of the pieces of each query's keys, sines and cosines of its positions), and the chosen experts' rows."""
+    layers = spec.layers
+    widest = max(spec.hidden_size, *(max(layer.query_width, layer.feed_forward_width) for layer in layers))
+    product = _product_bytes(step_tokens, widest) + threads * _UNPACKED_BYTES
+    attention = max(
+        (step_tokens + 4 * threads) * layer.num_query_heads * (layer.head_dim + 2) * 4
+        + 2 * step_tokens * layer.head_dim * 4
+        for layer in layers
+    )
+    experts = max(
+        (
+            step_tokens * (2 * spec.hidden_size + 3 * layer.experts.width) * 4
+            + step_tokens * layer.experts.num_experts * 8
+            + _product_bytes(step_tokens, max(spec.hidden_size, layer.experts.width))
+            + threads * _UNPACKED_BYTES
+            for layer in layers
+            if layer.experts is not None
+        ),
+        default=0,
+    )
+    return max(product, attention, experts)
+
+
+_UNPACKED_BYTES = 64 << 10
+"""A block of a panel as a thread of the native backend unpacks it."""
+
+
+def _product_bytes(num_rows: int, num_inputs: int) -> int:
+    """Return the bytes of rows as int16, with the sum of each 16 inputs in float32 and a scale a row."""
+    return num_rows * (2 * num_inputs + num_inputs // 4 + 4)

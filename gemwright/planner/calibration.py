@@ -1,7 +1,7 @@
 """What processes of the engine took beside their ledgers on this machine: measured after runs, read by later plans.
 
-One small JSON file a machine and set of versions. A file that is damaged, foreign or cannot be written is no reason for
-a command to fail.
+One small JSON file a machine, set of versions and backend. A file that is damaged, foreign or cannot be written is no
+reason for a command to fail.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def is_off() -> bool:
     return os.environ.get(OFF_VARIABLE, "0") not in ("", "0")
 
 
-def calibration_path(folder: Path) -> Path:
-    """Return the file of this machine below our own cache folder."""
-    return folder / "calibration" / f"{machine_fingerprint()}.json"
+def calibration_path(folder: Path, backend: str) -> Path:
+    """Return the file of this machine and a backend (the name of a Holding) below our own cache folder."""
+    return folder / "calibration" / f"{machine_fingerprint()}-{backend}.json"
 
 
-def load_calibration(folder: Path) -> Calibration | None:
-    """Return what was measured on this machine, None where nothing was: the median, and an error bar that holds the
-    runs seen, at least 8 MiB."""
+def load_calibration(folder: Path, backend: str) -> Calibration | None:
+    """Return what was measured of a backend on this machine, None where nothing was: the median, and an error bar that
+    holds the runs seen, at least 8 MiB."""
     if is_off():
         return None
-    path = calibration_path(folder)
+    path = calibration_path(folder, backend)
     runs = _read_runs(path)
     if not runs:
         return None
@@ -49,12 +49,12 @@ def load_calibration(folder: Path) -> Calibration | None:
     return Calibration(path.stem, middle, error, len(runs))
 
 
-def note_run(folder: Path, runtime_bytes: int) -> None:
+def note_run(folder: Path, backend: str, runtime_bytes: int) -> None:
     """Keep what a run measured. Nothing happens where calibration is off, the number is no size, or the file cannot
     be written."""
     if is_off() or not 0 < runtime_bytes < _LARGEST_BYTES:
         return
-    path = calibration_path(folder)
+    path = calibration_path(folder, backend)
     runs = [*_read_runs(path), runtime_bytes][-_KEPT_RUNS:]
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

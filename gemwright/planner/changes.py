@@ -21,6 +21,7 @@ from gemwright.planner.fit import (
     with_length_and_users,
 )
 from gemwright.planner.margins import cache_bytes, estimate_with_margin
+from gemwright.planner.own_weights import engine_holding
 from gemwright.planner.settings import PlanSettings, flag
 from gemwright.spec.model_header import ModelHeader
 
@@ -260,6 +261,8 @@ def _bits(settings: PlanSettings) -> Iterator[Candidate]:
         "llama.cpp": (("q8_0", "weights of 8 bits"), ("q6_k", "weights of 6 bits"), ("q4_0", "weights of 4 bits")),
     }
     steps["ollama"] = steps["llama.cpp"]
+    if engine_holding(settings).has_panels:
+        steps["gemwright"] = steps["llama.cpp"]
     for name, cost in steps.get(settings.engine, ()):
         if settings.quantization != name:
             yield "weights", {"quantization": name}, f"--quantization {name}", f"{cost}, another file"

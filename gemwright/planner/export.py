@@ -137,7 +137,7 @@ def _gemwright(planned: _Planned) -> Start:
     words["--kv-cache-memory-bytes"] = pool
     if settings.device is not None and settings.device.kind == "gpu":
         words["--device"] = "cuda"
-    words |= _given(settings, "dtype", "max_num_batched_tokens", "block_size", "kv_layout")
+    words |= _given(settings, "dtype", "max_num_batched_tokens", "block_size", "kv_layout", "kernels")
     return Start("gemwright", ("gemwright", "serve", *name), words, (*notes, *_from_config(planned.header)))
 
 

@@ -81,6 +81,7 @@ class PlanSettings:
     margin: Mapping[str, float] = field(default_factory=dict)
     # gemwright
     kv_layout: str = "auto"
+    kernels: str = "auto"
     kv_cache_memory_bytes: int | None = None
     calibration: Calibration | None = None
     # vllm
@@ -176,6 +177,7 @@ ENGINE_FIELDS: Final[Mapping[str, tuple[Engine, ...]]] = {
     "tensor_parallel_size": ("vllm", "llama.cpp"),
     "language_model_only": ("gemwright", "vllm"),
     "kv_layout": ("gemwright",),
+    "kernels": ("gemwright",),
     "kv_cache_memory_bytes": ("gemwright",),
     "available_kv_bytes": ("vllm",),
     "gpu_memory_utilization": ("vllm",),

@@ -12,8 +12,7 @@ from math import prod
 from typing import Final
 
 from gemwright.errors import UnsupportedError
-from gemwright.memory.footprint import packed_bytes
-from gemwright.planner.own_weights import check_reads, engine_dtype
+from gemwright.planner.own_weights import check_reads, engine_dtype, engine_holding, stored_encodings
 from gemwright.planner.quantization import (
     FLOAT_BITS,
     RECIPES,
@@ -77,18 +76,20 @@ _KEPT: Final[dict[tuple[object, ...], tuple[ModelHeader, tuple[WeightPart, ...]]
 def weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]:
     """Return what the engine that `settings` name loads of a model, part by part, each part once.
 
-    Gemwright holds the language model in its own dtype, whatever the file's. llama.cpp and Ollama hold a GGUF file as
-    it is, its towers and K/V that no layer uses apart; vLLM holds these too. A header's sizes are exact; where there is
-    none, or `settings.quantization` asks for what the file is not, a recipe gives them. Raises UnsupportedError for
-    unknown quantizations (with those that are known), and for files that the engine does not load.
+    Gemwright holds the language model in its own dtype, whatever the file's, and with native kernels what is quantized
+    as it is. llama.cpp and Ollama hold a GGUF file as it is, its towers and K/V that no layer uses apart; vLLM holds
+    these too. A header's sizes are exact; where there is none, or `settings.quantization` asks for what the file is
+    not, a recipe gives them. Raises UnsupportedError for unknown quantizations (with those that are known), and for
+    files that the engine does not load.
     """
-    key = (id(header), settings.engine, settings.dtype, settings.quantization, settings.embedding_quantization)
-    kept = _KEPT.get((*key, settings.language_model_only))
+    asked = (settings.quantization, settings.embedding_quantization, settings.language_model_only)
+    key = (id(header), settings.engine, settings.dtype, *asked, engine_holding(settings).name)
+    kept = _KEPT.get(key)
     if kept is None:
         if len(_KEPT) == _MOST_KEPT:
             _KEPT.clear()
         # The header stays with its parts, so that its id stays its own.
-        kept = _KEPT[*key, settings.language_model_only] = header, _weigh(header, settings)
+        kept = _KEPT[key] = header, _weigh(header, settings)
     return kept[1]
 
 
@@ -183,19 +184,20 @@ def lora_bytes(spec: ModelSpec, rank: int, dtype: str = "bfloat16") -> tuple[int
 
 
 def _weigh_gemwright(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]:
-    dtype = engine_dtype(header, settings)
+    dtype, holding = engine_dtype(header, settings), engine_holding(settings)
     check_reads(header, settings)
+    stored = stored_encodings(header, settings)
+    held = [
+        (tensor, holding.held(tensor, stored.by_name.get(tensor.name), dtype)) for tensor in list_tensors(header.spec)
+    ]
     tensors = tuple(
-        HeaderTensor(
-            tensor.safetensors,
-            tensor.shape,
-            "float32" if tensor.role == "norm" else dtype,
-            packed_bytes(tensor, dtype),
-        )
-        for tensor in list_tensors(header.spec)
+        HeaderTensor(tensor.safetensors, tensor.shape, kept.encoding, kept.total_bytes) for tensor, kept in held
     )
     origin = "config.json" if header.format == "config" else f"header of {header.name}"
-    return _sum_parts(header.spec, tensors, f"shapes of {origin}, held in {dtype}", None, "safetensors")
+    if not holding.has_panels:
+        return _sum_parts(header.spec, tensors, f"shapes of {origin}, held in {dtype}", None, "safetensors")
+    source = f"{stored.describe(header)}, held in panels of 32 outputs, floats in {dtype}"
+    return _sum_parts(header.spec, tensors, source, stored.recipe, "gguf")
 
 
 def _file(header: ModelHeader, settings: PlanSettings) -> tuple[Layout, tuple[HeaderTensor, ...], str, Recipe | None]:

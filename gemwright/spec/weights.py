@@ -42,6 +42,8 @@ class TensorSpec:
     shard_axis: int | None = None
     at_root: bool = False
     """Whether a safetensors file keeps it beside the language model, not below it (parts of a drafter)."""
+    is_looked_up_only: bool = False
+    """Whether a step takes rows of it and never multiplies by it: a table that is no head too."""
 
     @property
     def num_elements(self) -> int:
@@ -154,6 +156,7 @@ def _list_tensors(spec: ModelSpec) -> Iterator[TensorSpec]:
         "embed_tokens.weight",
         (("token_embd.weight",),),
         shard_axis=0,
+        is_looked_up_only=not spec.tied_head,
     )
     if spec.per_layer_inputs is not None:
         width = spec.per_layer_inputs.width
@@ -183,6 +186,7 @@ def _list_tensors(spec: ModelSpec) -> Iterator[TensorSpec]:
                 None,
                 f"{stored}.weight",
                 ((f"{gguf}.weight",),),
+                is_looked_up_only=role == "embedding",
             )
     for layer in spec.layers:
         yield from _layer_tensors(spec, layer)

@@ -11,6 +11,7 @@ import pytest
 
 from gemwright.bench.memory import Case, measure_case
 from gemwright.bench.offline import Load, run_load, search_knee
+from gemwright.engine.start import choose_holding
 from gemwright.errors import RequestError
 from gemwright.loading.default_model import cache_folder
 from gemwright.planner.calibration import calibration_path, load_calibration
@@ -206,10 +207,12 @@ def test_plans_lie_beside_processes_and_later_plans_know_them(
         assert case["error_before_bytes"] == case["planned_process_bytes"] - case["process_bytes"]
         assert case["error_after_bytes"] == other["runtime_bytes"] - case["runtime_bytes"]
         assert case["peak_process_bytes"] >= case["process_bytes"]
-    assert [path.name for path in (kept / "calibration").iterdir()] == [calibration_path(kept).name]
-    runs = json.loads(calibration_path(kept).read_text())["runtime_bytes"]
+    (backend,) = {case["backend"] for case in content["cases"]}
+    assert backend == choose_holding("auto", "cpu").name
+    assert list((kept / "calibration").iterdir()) == [calibration_path(kept, backend)]
+    runs = json.loads(calibration_path(kept, backend).read_text())["runtime_bytes"]
     assert runs == [case["runtime_bytes"] for case in content["cases"]]
-    found = load_calibration(kept)
+    found = load_calibration(kept, backend)
     assert found is not None
     planned = gemwright("plan", folder, "--here", "--offline", "--json").json()
     line = next(line for line in planned["lines"] if line["name"].startswith("runtime"))

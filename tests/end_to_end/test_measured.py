@@ -15,7 +15,6 @@ from gemwright.loading.checkpoint import Checkpoint
 from gemwright.memory.dtypes import DTYPE_BYTES
 from gemwright.memory.engine_plan import EnginePlan
 from gemwright.memory.footprint import plan_footprint
-from gemwright.memory.process import RUNTIME_BYTES
 from gemwright.planner import plan
 from gemwright.testing import TINY_CONFIGS
 from tests.end_to_end.command_line import CommandLine
@@ -114,7 +113,9 @@ def test_the_allocator_takes_its_sizes_from_the_plan_that_is_summed(
     engine = llm.engine
     assert engine.plan is planned
     assert engine.runner.layout is planned.layout is llm.core.blocks.layout
-    assert engine.lines == plan_footprint(llm.spec, planned.layout, planned.workspace, planned.dtype)
+    assert engine.lines == plan_footprint(
+        llm.spec, planned.layout, planned.workspace, planned.dtype, planned.holding, planned.encodings
+    )
     assert engine.measured == tuple(line.planned_bytes for line in planned.lines)
     assert engine.measured[-1] == sum(buffer.total_bytes for buffer in planned.workspace.buffers)
     monkeypatch.undo()
@@ -143,10 +144,13 @@ def cache_name(llm: LLM, index: int) -> str:
 
 
 def test_what_a_process_takes_beside_the_lines_is_told(tiny_llm: TinyLLM) -> None:
-    found = tiny_llm("gemma2").measure()
+    llm = tiny_llm("gemma2")
+    found = llm.measure()
     beside = found.process_bytes - found.touched_bytes - found.beside_bytes
     assert found.measured_runtime_bytes == beside
-    assert found.planned_process_bytes == found.touched_bytes + found.beside_bytes + RUNTIME_BYTES
+    assert (
+        found.planned_process_bytes == found.touched_bytes + found.beside_bytes + llm.engine.plan.holding.runtime_bytes
+    )
     assert found.peak_process_bytes >= found.process_bytes > 0
 
 

@@ -51,18 +51,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_calibration_is_the_median_with_a_bar_that_holds_the_runs(folder: Path) -> None:
-    assert load_calibration(folder) is None
+    assert load_calibration(folder, "reference") is None
     for size in (300, 310, 350):
-        note_run(folder, size * MIB)
-    found = load_calibration(folder)
+        note_run(folder, "reference", size * MIB)
+    found = load_calibration(folder, "reference")
     assert found is not None
     assert (found.runtime_bytes, found.error_bytes, found.num_runs) == (310 * MIB, 40 * MIB, 3)
 
 
 def test_the_bar_is_never_below_8_mib_and_20_runs_are_kept(folder: Path) -> None:
     for _ in range(30):
-        note_run(folder, 300 * MIB)
-    found = load_calibration(folder)
+        note_run(folder, "reference", 300 * MIB)
+    found = load_calibration(folder, "reference")
     assert found is not None
     assert (found.error_bytes, found.num_runs) == (8 * MIB, 20)
 
@@ -71,23 +71,33 @@ def test_the_bar_is_never_below_8_mib_and_20_runs_are_kept(folder: Path) -> None
     "content", ["", "{", "[]", '{"version": 1, "runtime_bytes": ["x", -1, true]}', '{"version": 9}']
 )
 def test_a_file_that_is_damaged_counts_for_nothing(content: str, folder: Path) -> None:
-    path = calibration_path(folder)
+    path = calibration_path(folder, "reference")
     path.parent.mkdir()
     path.write_text(content)
-    assert load_calibration(folder) is None
-    note_run(folder, 300 * MIB)
+    assert load_calibration(folder, "reference") is None
+    note_run(folder, "reference", 300 * MIB)
     assert json.loads(path.read_text())["runtime_bytes"] == [300 * MIB]
 
 
 def test_what_cannot_be_written_ends_nothing(folder: Path) -> None:
     (folder / "calibration").write_text("in the way")
-    note_run(folder, 300 * MIB)
-    assert load_calibration(folder) is None
+    note_run(folder, "reference", 300 * MIB)
+    assert load_calibration(folder, "reference") is None
+
+
+def test_backends_are_kept_apart(folder: Path) -> None:
+    note_run(folder, "reference", 300 * MIB)
+    note_run(folder, "native", 50 * MIB)
+    found = [load_calibration(folder, backend) for backend in ("reference", "native")]
+    assert [None if calibration is None else calibration.runtime_bytes for calibration in found] == [
+        300 * MIB,
+        50 * MIB,
+    ]
 
 
 def test_it_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMWRIGHT_NO_CALIBRATION", "1")
-    note_run(folder, 300 * MIB)
+    note_run(folder, "reference", 300 * MIB)
     assert not list(folder.iterdir())
 
 

@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from gemwright.memory.dtypes import ComputeDtype
-from gemwright.memory.footprint import packed_bytes, plan_footprint
+from gemwright.memory.footprint import plan_footprint
+from gemwright.memory.holding import REFERENCE
 from gemwright.memory.kv_layout import plan_layout
 from gemwright.memory.workspace import plan_workspace
 from gemwright.spec.families import read_config
@@ -167,7 +168,7 @@ def test_norm_weights_stay_float32_and_all_else_has_the_engines_dtype(dtype: Com
     item_bytes = {"float32": 4, "bfloat16": 2}[dtype]
     for tensor in list_tensors(published("gemma-4-26B-A4B")):
         expected = 4 if tensor.role == "norm" else item_bytes
-        assert packed_bytes(tensor, dtype) == tensor.num_elements * expected
+        assert REFERENCE.weight_bytes(tensor, None, dtype) == tensor.num_elements * expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -180,7 +181,7 @@ def test_the_footprint_is_weights_cache_and_buffers(name: str, dtype: ComputeDty
     workspace = plan_workspace(spec, step_tokens=512, dtype=dtype)
     lines = plan_footprint(spec, layout, workspace, dtype)
     tensors = list_tensors(spec)
-    weights = sum(packed_bytes(tensor, dtype) for tensor in tensors)
+    weights = sum(REFERENCE.weight_bytes(tensor, None, dtype) for tensor in tensors)
     assert sum(line.planned_bytes for line in lines if line.name.startswith("weights: ")) == weights
     assert sum(line.planned_bytes for line in lines if line.name.startswith("K/V cache: ")) == layout.total_bytes
     assert lines[-1].planned_bytes == workspace.buffer_bytes

@@ -69,7 +69,7 @@ def memory(context: click.Context, /, word: str | None, **values: Any) -> None:
             found = measure_case(case)
             measured.append({**found, "model": name})
             if found["is_on_cpu"]:
-                note_run(cache_folder(), found["runtime_bytes"])
+                note_run(cache_folder(), found["backend"], found["runtime_bytes"])
             if progress is not None:
                 progress(index + 1, len(cases))
     judged = judge(measured)

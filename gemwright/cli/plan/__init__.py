@@ -195,6 +195,7 @@ def _machine(values: dict[str, Any]) -> dict[str, Any]:
     """Return device, memory and calibration: of this machine with --here, else as named."""
     from gemwright.errors import RequestError
     from gemwright.loading.default_model import cache_folder
+    from gemwright.memory.holding import expected_holding
     from gemwright.planner.calibration import load_calibration
     from gemwright.planner.devices import find_device, this_machine
 
@@ -211,7 +212,8 @@ def _machine(values: dict[str, Any]) -> dict[str, Any]:
         free = machine.free_bytes(0) if machine.num_devices else machine.free_bytes()
         found: dict[str, Any] = {"device": device, "memory_bytes": memory_bytes or free or None}
         if values["engine"] == "gemwright":
-            found["calibration"] = load_calibration(cache_folder())
+            holding = expected_holding(values["kernels"] or "auto", "cuda" if machine.num_devices else "cpu")
+            found["calibration"] = load_calibration(cache_folder(), holding.name)
         return found
     device = None if values["device_name"] is None else find_device(values["device_name"])
     return {"device": device, "memory_bytes": memory_bytes}

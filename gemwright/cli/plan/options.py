@@ -115,6 +115,7 @@ _OPTIONS = (
     option("Engine", "--max-num-batched-tokens", "Tokens of one step.", type=int),
     option("Engine", "--block-size", "Tokens of one K/V block.", type=int),
     option("Engine", "--kv-layout", "gemwright: auto, both or v."),
+    option("Engine", "--kernels", "gemwright: which backend computes, as `run` takes it."),
     option("Engine", "--kv-cache-memory-bytes", "gemwright, vLLM: size of the K/V pool.", type=Size()),
     option("Engine", "--engine-version", "The version to plan for, such as 0.33.0; left out, the newest known."),
     option("Engine", "--tensor-parallel-size", "Devices that the model is split over.", type=int),
@@ -158,6 +159,7 @@ _SAME_NAMES = (
     "quantization",
     *("embedding_quantization", "kv_cache_dtype", "tensor_parallel_size", "image_tokens", "audio_seconds", "draft"),
     *("language_model_only", "lora_rank", "num_loras", "margin", "kv_layout", "kv_cache_memory_bytes"),
+    "kernels",
     *("available_kv_bytes", "gpu_memory_utilization", "in_flight_batches", "num_speculative_tokens", "ctx_size"),
     *("parallel", "ubatch_size", "swa_full", "cache_type_k", "cache_type_v"),
 )

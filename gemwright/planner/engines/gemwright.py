@@ -8,25 +8,31 @@ from typing import Any, Final
 from gemwright.config import EngineConfig
 from gemwright.errors import CapacityError, UnsupportedError, show_bytes
 from gemwright.memory.engine_plan import EnginePlan, plan_memory
-from gemwright.memory.process import (
-    BLOCK_RECORD_BYTES,
-    RUNTIME_BYTES,
-    RUNTIME_ERROR_BYTES,
-    VOCABULARY_ENTRY_BYTES,
-)
+from gemwright.memory.holding import REFERENCE
+from gemwright.memory.process import BLOCK_RECORD_BYTES, VOCABULARY_ENTRY_BYTES
 from gemwright.memory.workspace import LOAD_CHUNK_BYTES
 from gemwright.planner.drafters import find_drafter
 from gemwright.planner.estimate import Estimate, KVFacts, KVGroupFacts
 from gemwright.planner.ledger import Ledger, Line, Phase, Place
 from gemwright.planner.media import media_lines
-from gemwright.planner.own_weights import engine_dtype
+from gemwright.planner.own_weights import (
+    StoredEncodings,
+    check_reads,
+    engine_dtype,
+    engine_holding,
+    engine_place,
+    stored_encodings,
+)
 from gemwright.planner.settings import PlanSettings
 from gemwright.planner.weights import lora_bytes, stored_file, weigh, weigh_drafter
 from gemwright.spec.model_header import ModelHeader
+from gemwright.spec.weights import list_tensors
 
 CUDA_CONTEXT_BYTES = 400 << 20
 CUDA_CONTEXT_ERROR_BYTES = 200 << 20
 """A CUDA context with torch's own libraries; 300 to 600 MiB are seen."""
+_CHECKED_BYTES: Final = 4 << 20
+"""What looking for values that are not finite takes, and joining rows of two tensors."""
 _WITH_POOL: Final[tuple[Phase, ...]] = ("steady", "capture", "step", "request")
 
 
@@ -36,25 +42,31 @@ def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
     Raises UnsupportedError for what the engine refuses, RequestError for a length beyond the model's context.
     """
     _refuse_what_cannot_run(header, settings)
-    place: Place = "gpu" if settings.device is not None and settings.device.kind == "gpu" else "ram"
+    place = engine_place(settings)
     around = _process_lines(header, settings, place)
     free_bytes = 0
     if settings.memory_bytes is not None:
         taken = sum(line.size_bytes for line in around if line.place == place and line.phase == "steady")
         free_bytes = max(1, settings.memory_bytes - taken)
     config = _config(settings, place)
-    stored = _stored_dtype(header)
+    stored = stored_encodings(header, settings)
+    known: dict[str, Any] = {
+        "stored_dtype": _stored_dtype(header),
+        "name": header.name,
+        "holding": engine_holding(settings),
+        "encodings": stored.by_name,
+    }
     notes = list(header.notes)
     is_refused = False
     try:
-        plan = plan_memory(header.spec, config, stored_dtype=stored, free_bytes=free_bytes, name=header.name)
+        plan = plan_memory(header.spec, config, free_bytes=free_bytes, **known)
     except CapacityError as error:
         is_refused = True
         notes.append(f"as it stands the engine would not start: {error.what} ({error.value}, {error.limit})")
         asked = replace(config, kv_cache_memory_bytes=None, max_num_seqs=settings.max_num_seqs or 1)
-        plan = plan_memory(header.spec, asked, stored_dtype=stored, free_bytes=0, name=header.name)
+        plan = plan_memory(header.spec, asked, free_bytes=0, **known)
     notes += plan.notes
-    lines = [*_plan_lines(plan, place), *_load_lines(header, settings), *around]
+    lines = [*_plan_lines(plan, place, stored), *_load_lines(header, settings, plan, stored), *around]
     media = media_lines(header.spec, settings, dtype_bytes=2, place=place)
     if media:
         notes.append("this version reads no images and no sound: their lines are what the towers would add")
@@ -76,6 +88,7 @@ def estimate_gemwright(header: ModelHeader, settings: PlanSettings) -> Estimate:
 
 
 def _refuse_what_cannot_run(header: ModelHeader, settings: PlanSettings) -> None:
+    check_reads(header, settings)
     computed = engine_dtype(header, settings)
     if settings.kv_cache_dtype not in ("auto", computed):
         raise UnsupportedError(
@@ -83,6 +96,13 @@ def _refuse_what_cannot_run(header: ModelHeader, settings: PlanSettings) -> None
             value=settings.kv_cache_dtype,
             limit=f"auto, {computed}",
             remedy="leave --kv-cache-dtype out, or plan for --engine vllm or llama.cpp",
+        )
+    if engine_place(settings) == "gpu" and settings.kernels not in ("auto", REFERENCE.name):
+        raise UnsupportedError(
+            "only the reference backend runs on a GPU",
+            value=f"--kernels {settings.kernels}",
+            limit=f"auto, {REFERENCE.name}",
+            remedy="leave --kernels out",
         )
 
 
@@ -98,6 +118,7 @@ def _config(settings: PlanSettings, place: Place) -> EngineConfig:
         dtype=settings.dtype,
         device="cuda" if place == "gpu" else "cpu",
         kv_layout=settings.kv_layout,
+        kernels=settings.kernels,
         **{name: value for name, value in asked.items() if value is not None},
     )
 
@@ -112,8 +133,21 @@ def _stored_dtype(header: ModelHeader) -> str | None:
     return next(tables, None)
 
 
-def _plan_lines(plan: EnginePlan, place: Place) -> list[Line]:
-    lines = [Line(line.name, line.planned_bytes, place, "steady", line.formula, line.source) for line in plan.lines]
+def _plan_lines(plan: EnginePlan, place: Place, stored: StoredEncodings) -> list[Line]:
+    # What a recipe says is near: files of one name differ. Held in the engine's dtype, they do not.
+    share = stored.recipe.error_share if stored.recipe is not None and plan.holding.has_panels else 0
+    lines = [
+        Line(
+            line.name,
+            line.planned_bytes,
+            place,
+            "steady",
+            line.formula,
+            line.source,
+            round(share * line.planned_bytes) if line.key[0] == "weights" and line.key[1] != "norm" else 0,
+        )
+        for line in plan.lines
+    ]
     num_blocks = sum(group.num_blocks for group in plan.layout.groups)
     records = num_blocks * BLOCK_RECORD_BYTES
     lines += [
@@ -139,25 +173,17 @@ def _plan_lines(plan: EnginePlan, place: Place) -> list[Line]:
             plan.workspace.scratch_bytes,
             place,
             "step",
-            "the largest of scores and sums of a tile of attention, rows of the chosen experts, rounded logits",
+            "the largest of a product's inputs, sums of the pieces of attention, rows of the chosen experts"
+            if plan.holding.has_panels
+            else "the largest of scores and sums of a tile of attention, rows of the chosen experts, rounded logits",
             "memory/workspace.py",
         ),
     ]
     return lines
 
 
-def _load_lines(header: ModelHeader, settings: PlanSettings) -> list[Line]:
-    lines = [
-        Line(
-            "load: rows decoded at once",
-            2 * LOAD_CHUNK_BYTES,
-            "ram",
-            "load",
-            f"2 x {show_bytes(LOAD_CHUNK_BYTES)} of float32",
-            "ops/reference.py",
-            LOAD_CHUNK_BYTES,
-        )
-    ]
+def _load_lines(header: ModelHeader, settings: PlanSettings, plan: EnginePlan, stored: StoredEncodings) -> list[Line]:
+    lines = [_decoding_line(header, plan, stored)]
     file = stored_file(header, settings)
     lines += [
         Line(
@@ -174,14 +200,34 @@ def _load_lines(header: ModelHeader, settings: PlanSettings) -> list[Line]:
     return lines
 
 
+def _decoding_line(header: ModelHeader, plan: EnginePlan, stored: StoredEncodings) -> Line:
+    """Return the line of what passes through float32 while weights are loaded."""
+    name = "load: rows decoded at once"
+    if not plan.holding.has_panels:
+        formula = f"2 x {show_bytes(LOAD_CHUNK_BYTES)} of float32"
+        return Line(name, 2 * LOAD_CHUNK_BYTES, "ram", "load", formula, "ops/reference.py", LOAD_CHUNK_BYTES)
+    plain = _stored_dtype(header)
+    largest = 0
+    encodings = set()
+    for tensor in list_tensors(header.spec):
+        encoding = stored.by_name.get(tensor.name, plain)
+        if len(tensor.shape) > 1 and plan.holding.is_decoded(tensor, encoding, plan.dtype):
+            largest = max(largest, 4 * tensor.num_elements)
+            encodings.add(str(encoding))
+    chunk = min(largest, LOAD_CHUNK_BYTES)
+    formula = f"2 x {show_bytes(chunk)} of float32, from {', '.join(sorted(encodings))}" if chunk else "none: as stored"
+    return Line(name, 2 * chunk, "ram", "load", formula, "ops/native.py", max(chunk, _CHECKED_BYTES))
+
+
 def _process_lines(header: ModelHeader, settings: PlanSettings, place: Place) -> list[Line]:
     """Return what the process takes beside the plan: measured on this machine where it was, else as seen elsewhere."""
     vocabulary = header.spec.vocab_size * VOCABULARY_ENTRY_BYTES
+    holding = engine_holding(settings)
     calibration = settings.calibration
     if calibration is not None and place == "ram":
         runs = f"{calibration.num_runs} run{'' if calibration.num_runs == 1 else 's'}"
         line = Line(
-            "runtime: Python, torch, tokenizer",
+            f"runtime: {holding.runtime}",
             calibration.runtime_bytes + vocabulary,
             "ram",
             "steady",
@@ -192,13 +238,13 @@ def _process_lines(header: ModelHeader, settings: PlanSettings, place: Place) ->
         return [line]
     lines = [
         Line(
-            "runtime: Python, torch, tokenizer",
-            RUNTIME_BYTES + vocabulary,
+            f"runtime: {holding.runtime}",
+            holding.runtime_bytes + vocabulary,
             "ram",
             "steady",
-            f"{show_bytes(RUNTIME_BYTES)} and {header.spec.vocab_size:,} x {VOCABULARY_ENTRY_BYTES} B",
+            f"{show_bytes(holding.runtime_bytes)} and {header.spec.vocab_size:,} x {VOCABULARY_ENTRY_BYTES} B",
             "measured elsewhere; `gemwright bench memory` measures it here",
-            RUNTIME_ERROR_BYTES,
+            holding.runtime_error_bytes,
         )
     ]
     if place == "gpu":
