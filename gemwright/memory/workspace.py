@@ -137,8 +137,9 @@ def native_scratch_bytes(spec: ModelSpec, step_tokens: int, threads: int) -> int
     widest = max(spec.hidden_size, *(max(layer.query_width, layer.feed_forward_width) for layer in layers))
     product = _product_bytes(step_tokens, widest) + threads * _UNPACKED_BYTES
     attention = max(
-        (step_tokens + 4 * threads) * layer.num_query_heads * (layer.head_dim + 2) * 4
+        (step_tokens * layer.num_query_heads + 4 * threads * _ATTEND_ROWS) * (layer.head_dim + 2) * 4
         + 2 * step_tokens * layer.head_dim * 4
+        + threads * _attend_bytes(layer.head_dim)
         for layer in layers
     )
     experts = max(
@@ -157,6 +158,15 @@ def native_scratch_bytes(spec: ModelSpec, step_tokens: int, threads: int) -> int
 
 _UNPACKED_BYTES = 64 << 10
 """A block of a panel as a thread of the native backend unpacks it."""
+
+_ATTEND_ROWS, _SCORE_STRIDE, _TILE_KEYS = 64, 256 + 16, 16
+"""csrc/kernels.hpp: rows (times heads of a group) at work at once, floats from one row's scores to the next, keys."""
+
+
+def _attend_bytes(head_dim: int) -> int:
+    """Return what a thread of the native backend takes for a piece of attention: attend_scratch_bytes."""
+    padded = -(-head_dim // 16) * 16
+    return (_ATTEND_ROWS * (2 * padded + _SCORE_STRIDE) + _TILE_KEYS * padded) * 4
 
 
 def _product_bytes(num_rows: int, num_inputs: int) -> int:
