@@ -1,0 +1,432 @@
+// Attention over one chunk of cached keys, and the merging of chunks. Included inside a level's namespace after rows.hpp.
+//
+// A row here is one query head of one token. The order of every sum is a row's own: a score is summed in lanes over the
+// head's dimensions, the lanes then halves onto halves; the weights of a chunk in lanes of their place in the chunk; a
+// dimension of the values over the keys that the row sees, rising. A key that a row does not see is skipped, not
+// weighted by zero: what lies there cannot reach the row.
+//
+// Keys are worked on in tiles of kTileKeys, which stay in the first cache for all rows.
+
+// Rows that share one reading of a tile: as many sums as registers hold, with what they are summed from.
+constexpr int kRowBlock = 4;
+// Sums in flight in one pass over a head: rows times keys, or rows times vectors of dimensions.
+constexpr int kSums = 8;
+// Above this many rows a tile of bfloat16 is widened once for all of them; up to it, in registers.
+constexpr int64_t kDirectRows = 8;
+// Rows of K or V that may be named beyond the last of a chunk: what is looked at ahead, or to fill up a pass.
+constexpr int64_t kAhead = 2 * kTileKeys + kSums;
+
+typedef float v8 __attribute__((vector_size(32)));
+typedef int32_t v8i __attribute__((vector_size(32)));
+
+static inline v8 fold_to_8(vf x) {
+#if GEMWRIGHT_LANES == 8
+    return x;
+#else
+    v8 halves[2];
+    std::memcpy(halves, &x, sizeof(x));
+    return halves[0] + halves[1];
+#endif
+}
+
+// Eight sums of lanes at once, each in the order of sum_lanes.
+static inline v8 sum_lanes_of_8(const vf* sums) {
+    v8 fours[4], twos[2];
+    for (int i = 0; i < 4; i++) {
+        const v8 a = fold_to_8(sums[i]), b = fold_to_8(sums[i + 4]);
+        fours[i] = __builtin_shuffle(a, b, v8i{0, 1, 2, 3, 8, 9, 10, 11}) + __builtin_shuffle(a, b, v8i{4, 5, 6, 7, 12, 13, 14, 15});
+    }
+    for (int i = 0; i < 2; i++) {
+        const v8 a = fours[i], b = fours[i + 2];
+        twos[i] = __builtin_shuffle(a, b, v8i{0, 1, 8, 9, 4, 5, 12, 13}) + __builtin_shuffle(a, b, v8i{2, 3, 10, 11, 6, 7, 14, 15});
+    }
+    // Here the lanes of sum s stand at 2 * (s / 2 % 2) + 4 * (s / 4) of twos[s % 2].
+    const v8 a = twos[0], b = twos[1];
+    const v8 sum = __builtin_shuffle(a, b, v8i{0, 8, 2, 10, 4, 12, 6, 14}) + __builtin_shuffle(a, b, v8i{1, 9, 3, 11, 5, 13, 7, 15});
+    return sum;
+}
+
+template <bool kBfloat16>
+static inline vf read(const char* row, int64_t d) {
+    if (kBfloat16) return widen_bfloat16(reinterpret_cast<const uint16_t*>(row) + d);
+    return load(reinterpret_cast<const float*>(row) + d);
+}
+
+// scores[r][k] = queries[r] . keys[k] for kRows rows and kSums / kRows keys. Looks `ahead` rows ahead into memory.
+template <int kRows, bool kBfloat16>
+static inline void score_block(const float* queries, int64_t padded_dim, const char* const* keys, int64_t ahead, float* scores) {
+    constexpr int kKeys = kSums / kRows;
+    constexpr int kBytes = kLanes * (kBfloat16 ? 2 : 4);
+    vf sums[kSums];
+#pragma GCC unroll 8
+    for (int i = 0; i < kSums; i++) sums[i] = vf{};
+    for (int64_t d = 0; d < padded_dim; d += kLanes) {
+        vf key[kKeys];
+#pragma GCC unroll 8
+        for (int k = 0; k < kKeys; k++) key[k] = read<kBfloat16>(keys[k], d);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; r++) {
+            const vf query = load(queries + r * padded_dim + d);
+#pragma GCC unroll 8
+            for (int k = 0; k < kKeys; k++) sums[r * kKeys + k] = multiply_add(query, key[k], sums[r * kKeys + k]);
+        }
+    }
+    (void)ahead;
+    (void)kBytes;
+    const v8 sum = sum_lanes_of_8(sums);
+    float lanes[8];
+    std::memcpy(lanes, &sum, sizeof(sum));
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; r++) std::memcpy(scores + r * kScoreStride, lanes + r * kKeys, kKeys * sizeof(float));
+}
+
+// sums[r][d ...] += weights[r][k] * values[k][d ...] over rising keys, for kRows rows and kVectors vectors.
+template <int kRows, int kVectors, bool kBfloat16>
+static inline void weigh_block(const float* weights, const char* const* values, int64_t num_keys, int64_t d, int64_t padded_dim, float* summed) {
+    vf sums[kRows * kVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; v++) sums[r * kVectors + v] = load(summed + r * padded_dim + d + v * kLanes);
+    for (int64_t k = 0; k < num_keys; k++) {
+        vf value[kVectors];
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; v++) value[v] = read<kBfloat16>(values[k], d + v * kLanes);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; r++) {
+            const vf weight = all(weights[r * kScoreStride + k]);
+#pragma GCC unroll 8
+            for (int v = 0; v < kVectors; v++) sums[r * kVectors + v] = multiply_add(weight, value[v], sums[r * kVectors + v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; v++) store(summed + r * padded_dim + d + v * kLanes, sums[r * kVectors + v]);
+}
+
+template <int kRows, bool kBfloat16>
+static inline void weigh_rows(const float* weights, const char* const* values, int64_t num_keys, int64_t padded_dim, float* summed) {
+    constexpr int kVectors = kSums / kRows;
+    int64_t d = 0;
+    for (; d + kVectors * kLanes <= padded_dim; d += kVectors * kLanes)
+        weigh_block<kRows, kVectors, kBfloat16>(weights, values, num_keys, d, padded_dim, summed);
+    for (; d < padded_dim; d += kLanes) weigh_block<kRows, 1, kBfloat16>(weights, values, num_keys, d, padded_dim, summed);
+}
+
+// cos and sin of float32 angles as a double holds them, rounded once: kLanes / 2 at a time, for |x| < 2^20.
+typedef double vd __attribute__((vector_size(4 * GEMWRIGHT_LANES)));
+typedef int64_t vl __attribute__((vector_size(4 * GEMWRIGHT_LANES)));
+typedef float vf_half __attribute__((vector_size(2 * GEMWRIGHT_LANES), aligned(4), may_alias));
+
+static inline void cosine_and_sine(const float* angles, float* cosines, float* sines) {
+    const vd x = __builtin_convertvector(*reinterpret_cast<const vf_half*>(angles), vd);
+    // Adding 1.5 * 2^52 rounds to the nearest integer and leaves it in the low bits.
+    const double magic = 6755399441055744.0;
+    const vd shifted = x * 0.63661977236758134308 + magic;
+    const vd quarter = shifted - magic;
+    const vl turns = reinterpret_cast<vl>(shifted);
+    // pi / 2 in two parts; the first has 33 bits, so that its products are exact.
+    vd rest = x - quarter * 1.57079632673412561417e+00;
+    rest = rest - quarter * 6.07710050650619224932e-11;
+    const vd square = rest * rest;
+    vd sine = square * -2.50521083854417187751e-8 + 2.75573192239858906526e-6;
+    sine = sine * square + -1.98412698412698412698e-4;
+    sine = sine * square + 8.33333333333333333333e-3;
+    sine = sine * square + -1.66666666666666666667e-1;
+    sine = sine * square * rest + rest;
+    vd cosine = square * 2.08767569878680989792e-9 + -2.75573192239858906526e-7;
+    cosine = cosine * square + 2.48015873015873015873e-5;
+    cosine = cosine * square + -1.38888888888888888889e-3;
+    cosine = cosine * square + 4.16666666666666666667e-2;
+    cosine = cosine * square + -0.5;
+    cosine = cosine * square + 1.0;
+    const vl swaps = -(turns & 1);
+    const vl a = reinterpret_cast<vl>(sine), b = reinterpret_cast<vl>(cosine);
+    const vl sine_bits = ((a & ~swaps) | (b & swaps)) ^ ((turns & 2) << 62);
+    const vl cosine_bits = ((b & ~swaps) | (a & swaps)) ^ (((turns + 1) & 2) << 62);
+    *reinterpret_cast<vf_half*>(sines) = __builtin_convertvector(reinterpret_cast<vd>(sine_bits), vf_half);
+    *reinterpret_cast<vf_half*>(cosines) = __builtin_convertvector(reinterpret_cast<vd>(cosine_bits), vf_half);
+}
+
+// The `count` values from a cached row's element d on (fewer than a vector at a head's end), zeros after them.
+static inline vf read_part(const char* row, bool is_bfloat16, int64_t d, int64_t count) {
+    if (!is_bfloat16) return load_part(reinterpret_cast<const float*>(row) + d, count);
+    uint16_t lanes[kLanes] = {};
+    std::memcpy(lanes, row + d * 2, static_cast<size_t>(count) * 2);
+    return widen_bfloat16(lanes);
+}
+
+// out[padded_dim] = a cached row as float32, padded with zeros.
+static inline void widen_row(const char* row, bool is_bfloat16, int64_t head_dim, float* out) {
+    int64_t d = 0;
+    if (is_bfloat16)
+        for (; d + kLanes <= head_dim; d += kLanes) store(out + d, read<true>(row, d));
+    else
+        for (; d + kLanes <= head_dim; d += kLanes) store(out + d, read<false>(row, d));
+    if (d < head_dim) store(out + d, read_part(row, is_bfloat16, d, head_dim - d));
+}
+
+// out[padded_dim] = the key of a cached value: RoPE(value * norm) at `position`, rounded as the cache rounds. Pairs from
+// num_turning on stand still.
+static inline void rebuild_key(const char* value, bool is_bfloat16, const float* norm, const float* frequencies, int64_t num_turning, int64_t position, int64_t head_dim, float* out) {
+    const int64_t half = head_dim / 2;
+    widen_row(value, is_bfloat16, head_dim, out);
+    for (int64_t i = 0; i < half; i += kLanes) {
+        const int64_t count = std::min<int64_t>(kLanes, half - i);
+        const bool is_whole = count == kLanes;
+        vf low = is_whole ? load(out + i) * load(norm + i) : load_part(out + i, count) * load_part(norm + i, count);
+        vf high = is_whole ? load(out + half + i) * load(norm + half + i)
+                           : load_part(out + half + i, count) * load_part(norm + half + i, count);
+        if (i < num_turning) {
+            float angles[kLanes], cosines[kLanes], sines[kLanes];
+            const vf frequency = is_whole ? load(frequencies + i) : load_part(frequencies + i, count);
+            store(angles, frequency * all(static_cast<float>(position)));
+            cosine_and_sine(angles, cosines, sines);
+            cosine_and_sine(angles + kLanes / 2, cosines + kLanes / 2, sines + kLanes / 2);
+            turn(low, high, load(cosines), load(sines));
+        }
+        if (is_bfloat16) {
+            low = reinterpret_cast<vf>(round_to_bfloat16(low));
+            high = reinterpret_cast<vf>(round_to_bfloat16(high));
+        }
+        if (is_whole) {
+            store(out + i, low);
+            store(out + half + i, high);
+        } else {
+            store_part(out + i, low, count);
+            store_part(out + half + i, high, count);
+        }
+    }
+}
+
+// Scores of the places begin..end of a chunk to weights, in place; their sum, and the largest score.
+static inline void weights_of_scores(float* scores, int64_t begin, int64_t end, float scale, float cap, Partial& partial) {
+    const float infinity = std::numeric_limits<float>::infinity();
+    vi places;
+    for (int i = 0; i < kLanes; i++) places[i] = i;
+    const int64_t from = begin - begin % kLanes;
+    vf best = all(-infinity);
+    for (int64_t c = from; c < end; c += kLanes) {
+        vf score = load(scores + c) * all(scale);
+        if (cap != 0) score = cap_softly(score, all(cap));
+        const vi place = places + static_cast<int32_t>(c);
+        const vi seen = (place >= static_cast<int32_t>(begin)) & (place < static_cast<int32_t>(end));
+        score = choose(seen, score, all(-infinity));
+        store(scores + c, score);
+        best = largest(best, score);
+    }
+    float lanes[kLanes];
+    store(lanes, best);
+    partial.largest = lanes[0];
+    for (int i = 1; i < kLanes; i++) partial.largest = partial.largest > lanes[i] ? partial.largest : lanes[i];
+    vf total = {};
+    for (int64_t c = from; c < end; c += kLanes) {
+        const vf weight = exponential(load(scores + c) - all(partial.largest));
+        store(scores + c, weight);
+        total += weight;
+    }
+    partial.total = sum_lanes(total);
+}
+
+// What the steps of one attend_chunk share. Rows of K and V are named by their place from `begin` of the chunk on.
+struct ChunkWork {
+    int64_t num_rows, padded_dim;
+    int64_t begin, end;           // places of the chunk that some row sees
+    float *queries, *summed;      // [num_rows, padded_dim]
+    float* scores;                // [num_rows, kScoreStride], by place in the chunk
+    float* tile;                  // [kTileKeys, padded_dim]
+    int64_t row_begin[kAttendRows], row_end[kAttendRows];  // places that a row sees
+};
+
+// Scores of the tile at `low` for kRows rows from `row` on.
+template <int kRows, bool kBfloat16>
+static inline void score_rows(const ChunkWork& work, int64_t row, int64_t low, int64_t high, const char* const* keys, int64_t ahead) {
+    int64_t from = work.row_begin[row], to = work.row_end[row];
+    for (int r = 1; r < kRows; r++) {
+        from = std::min(from, work.row_begin[row + r]);
+        to = std::max(to, work.row_end[row + r]);
+    }
+    from = std::max(from, low);
+    to = std::min(to, high);
+    for (int64_t k = from; k < to; k += kSums / kRows)
+        score_block<kRows, kBfloat16>(work.queries + row * work.padded_dim, work.padded_dim, keys + (k - low), ahead, work.scores + row * kScoreStride + k);
+}
+
+template <bool kBfloat16>
+static void score_tile(const ChunkWork& work, int64_t low, int64_t high, const char* const* keys, int64_t ahead) {
+    int64_t row = 0;
+    for (; row + 4 <= work.num_rows; row += 4) score_rows<4, kBfloat16>(work, row, low, high, keys, ahead);
+    if (row + 2 <= work.num_rows) {
+        score_rows<2, kBfloat16>(work, row, low, high, keys, ahead);
+        row += 2;
+    }
+    if (row < work.num_rows) score_rows<1, kBfloat16>(work, row, low, high, keys, ahead);
+}
+
+// Adds the weighted values of the tile at `low`: the places that all kRows rows see together, those before and after
+// them row by row.
+template <int kRows, bool kBfloat16>
+static inline void add_rows(const ChunkWork& work, int64_t row, int64_t low, int64_t high, const char* const* values) {
+    int64_t from = low, to = high;
+    for (int r = 0; r < kRows; r++) {
+        from = std::max(from, work.row_begin[row + r]);
+        to = std::min(to, work.row_end[row + r]);
+    }
+    const auto add_one = [&](int64_t r, int64_t begin, int64_t end) {
+        begin = std::max(begin, std::max(low, work.row_begin[r]));
+        end = std::min(end, std::min(high, work.row_end[r]));
+        if (begin < end)
+            weigh_rows<1, kBfloat16>(work.scores + r * kScoreStride + begin, values + (begin - low), end - begin, work.padded_dim, work.summed + r * work.padded_dim);
+    };
+    if (from >= to) from = to = high;
+    if (kRows > 1)
+        for (int r = 0; r < kRows; r++) add_one(row + r, low, from);
+    if (from < to)
+        weigh_rows<kRows, kBfloat16>(work.scores + row * kScoreStride + from, values + (from - low), to - from, work.padded_dim, work.summed + row * work.padded_dim);
+    if (kRows > 1)
+        for (int r = 0; r < kRows; r++) add_one(row + r, to, high);
+}
+
+template <bool kBfloat16>
+static void add_tile(const ChunkWork& work, int64_t low, int64_t high, const char* const* values) {
+    int64_t row = 0;
+    for (; row + 4 <= work.num_rows; row += 4) add_rows<4, kBfloat16>(work, row, low, high, values);
+    if (row + 2 <= work.num_rows) {
+        add_rows<2, kBfloat16>(work, row, low, high, values);
+        row += 2;
+    }
+    if (row < work.num_rows) add_rows<1, kBfloat16>(work, row, low, high, values);
+}
+
+static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv_head, int64_t first, int64_t last, int64_t chunk, Partial* partials, void* scratch) {
+    const int64_t group = call.num_heads / call.num_kv_heads, head_dim = call.head_dim;
+    const int64_t start = chunk * kKeyChunk;
+    ChunkWork work;
+    work.num_rows = (last - first) * group;
+    work.padded_dim = (head_dim + kLanes - 1) / kLanes * kLanes;
+    work.begin = kKeyChunk;
+    work.end = 0;
+    for (int64_t t = first; t < last; t++) {
+        int64_t begin = std::max<int64_t>(call.key_begin[t] - start, 0);
+        int64_t end = std::min<int64_t>(call.key_end[t] - start, kKeyChunk);
+        if (begin >= end) {
+            begin = end = 0;
+        } else {
+            work.begin = std::min(work.begin, begin);
+            work.end = std::max(work.end, end);
+        }
+        for (int64_t r = (t - first) * group; r < (t - first + 1) * group; r++) {
+            work.row_begin[r] = begin;
+            work.row_end[r] = end;
+        }
+    }
+    work.queries = static_cast<float*>(scratch);
+    work.summed = work.queries + work.num_rows * work.padded_dim;
+    work.scores = work.summed + work.num_rows * work.padded_dim;
+    work.tile = work.scores + work.num_rows * kScoreStride;
+    std::memset(work.summed, 0, static_cast<size_t>(work.num_rows * work.padded_dim) * sizeof(float));
+
+    const bool rebuilds = call.rebuild_norm != nullptr, is_bfloat16 = call.values.is_bfloat16;
+    const bool widens = head_dim % kLanes != 0 || (is_bfloat16 && work.num_rows > kDirectRows);
+    if (work.begin < work.end) {
+        for (int64_t t = first; t < last; t++)
+            for (int64_t g = 0; g < group; g++)
+                widen_row(reinterpret_cast<const char*>(call.query.row(t) + (kv_head * group + g) * head_dim), false, head_dim, work.queries + ((t - first) * group + g) * work.padded_dim);
+
+        // Where the rows of K lie, then those of V, then the last again for whoever looks ahead.
+        const int64_t num_keys = work.end - work.begin;
+        const char* rows[2 * kKeyChunk + kAhead];
+        const char** values = rows + (rebuilds ? 0 : num_keys);
+        const int64_t element = is_bfloat16 ? 2 : 4;
+        const int64_t slot_bytes = call.num_kv_heads * head_dim * element, offset = kv_head * head_dim * element;
+        const int32_t* table = call.block_table + sequence * call.table_width;
+        for (int64_t i = 0; i < num_keys;) {
+            const int64_t position = start + work.begin + i, in_block = position % call.block_size;
+            const int64_t slot = table[position / call.block_size] * call.block_size + in_block;
+            const int64_t run = std::min(call.block_size - in_block, num_keys - i);
+            for (int64_t j = 0; j < run; j++, i++) {
+                const int64_t at = (slot + j) * slot_bytes + offset;
+                if (!rebuilds) rows[i] = static_cast<const char*>(call.keys.data) + at;
+                values[i] = static_cast<const char*>(call.values.data) + at;
+            }
+        }
+        for (int64_t i = 0; i < kAhead; i++) values[num_keys + i] = values[num_keys - 1];
+
+        const char* tile_rows[kTileKeys + kSums];
+        for (int64_t i = 0; i < kTileKeys + kSums; i++) tile_rows[i] = reinterpret_cast<const char*>(work.tile + std::min<int64_t>(i, kTileKeys - 1) * work.padded_dim);
+
+        int64_t num_turning = 0;
+        if (rebuilds)
+            for (int64_t i = 0; i < head_dim / 2; i++)
+                if (call.rebuild_frequencies[i] != 0) num_turning = i + 1;
+
+        for (int64_t low = work.begin; low < work.end; low += kTileKeys) {
+            const int64_t high = std::min(low + kTileKeys, work.end), at = low - work.begin;
+            if (rebuilds) {
+                for (int64_t k = low; k < high; k++)
+                    rebuild_key(values[k - work.begin], is_bfloat16, call.rebuild_norm, call.rebuild_frequencies, num_turning, start + k, head_dim, work.tile + (k - low) * work.padded_dim);
+                score_tile<false>(work, low, high, tile_rows, 0);
+            } else if (widens) {
+                for (int64_t k = low; k < high; k++) widen_row(rows[k - work.begin], is_bfloat16, head_dim, work.tile + (k - low) * work.padded_dim);
+                score_tile<false>(work, low, high, tile_rows, 0);
+            } else if (is_bfloat16) {
+                score_tile<true>(work, low, high, rows + at, 0);
+            } else {
+                score_tile<false>(work, low, high, rows + at, 0);
+            }
+        }
+        for (int64_t r = 0; r < work.num_rows; r++)
+            if (work.row_begin[r] < work.row_end[r])
+                weights_of_scores(work.scores + r * kScoreStride, work.row_begin[r], work.row_end[r], call.scale, call.softcap, partials[r]);
+        for (int64_t low = work.begin; low < work.end; low += kTileKeys) {
+            const int64_t high = std::min(low + kTileKeys, work.end), at = low - work.begin;
+            if (widens) {
+                for (int64_t k = low; k < high; k++) widen_row(values[k - work.begin], is_bfloat16, head_dim, work.tile + (k - low) * work.padded_dim);
+                add_tile<false>(work, low, high, tile_rows);
+            } else if (is_bfloat16) {
+                add_tile<true>(work, low, high, values + at);
+            } else {
+                add_tile<false>(work, low, high, values + at);
+            }
+        }
+    }
+    for (int64_t r = 0; r < work.num_rows; r++) {
+        if (work.row_begin[r] == work.row_end[r]) {
+            partials[r].largest = -std::numeric_limits<float>::infinity();
+            partials[r].total = 0;
+        }
+        std::memcpy(partials[r].summed, work.summed + r * work.padded_dim, static_cast<size_t>(head_dim) * sizeof(float));
+    }
+}
+
+static void merge(Partial& into, const Partial& next, int64_t head_dim) {
+    if (next.total == 0) return;
+    if (into.total == 0) {
+        into.largest = next.largest;
+        into.total = next.total;
+        std::memcpy(into.summed, next.summed, static_cast<size_t>(head_dim) * sizeof(float));
+        return;
+    }
+    const float best = into.largest > next.largest ? into.largest : next.largest;
+    const vf keeps = all(exponential(all(into.largest - best))[0]), adds = all(exponential(all(next.largest - best))[0]);
+    into.largest = best;
+    into.total = into.total * keeps[0] + next.total * adds[0];
+    int64_t d = 0;
+    for (; d + kLanes <= head_dim; d += kLanes) store(into.summed + d, load(into.summed + d) * keeps + load(next.summed + d) * adds);
+    if (d < head_dim) {
+        const int64_t rest = head_dim - d;
+        store_part(into.summed + d, load_part(into.summed + d, rest) * keeps + load_part(next.summed + d, rest) * adds, rest);
+    }
+}
+
+static void finish(const Partial& partial, int64_t head_dim, float* out) {
+    if (partial.total == 0) {
+        std::memset(out, 0, static_cast<size_t>(head_dim) * sizeof(float));
+        return;
+    }
+    const vf total = all(partial.total);
+    int64_t d = 0;
+    for (; d + kLanes <= head_dim; d += kLanes) store(out + d, load(partial.summed + d) / total);
+    if (d < head_dim) store_part(out + d, load_part(partial.summed + d, head_dim - d) / total, head_dim - d);
+}
