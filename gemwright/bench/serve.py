@@ -147,7 +147,7 @@ class Served:
             "num_failed": len(self.outcomes) - len(done),
             "failures": self.failures(),
             "finish_reasons": dict(Counter(found.finish_reason for found in done)),
-            "seconds": round(seconds, 4),
+            "seconds": round(seconds, 6),
             "peak_concurrency": self.peak_concurrency,
             "input_tokens": num_input,
             "output_tokens": num_output,
