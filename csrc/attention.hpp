@@ -40,10 +40,9 @@ static inline v8 sum_lanes_of_8(const vf* sums) {
         const v8 a = fours[i], b = fours[i + 2];
         twos[i] = __builtin_shuffle(a, b, v8i{0, 1, 8, 9, 4, 5, 12, 13}) + __builtin_shuffle(a, b, v8i{2, 3, 10, 11, 6, 7, 14, 15});
     }
-    // Here the lanes of sum s stand at 2 * (s / 2 % 2) + 4 * (s / 4) of twos[s % 2].
+    // Here the two lanes left of sum s stand at s / 2 * 2 in twos[s % 2].
     const v8 a = twos[0], b = twos[1];
-    const v8 sum = __builtin_shuffle(a, b, v8i{0, 8, 2, 10, 4, 12, 6, 14}) + __builtin_shuffle(a, b, v8i{1, 9, 3, 11, 5, 13, 7, 15});
-    return sum;
+    return __builtin_shuffle(a, b, v8i{0, 8, 2, 10, 4, 12, 6, 14}) + __builtin_shuffle(a, b, v8i{1, 9, 3, 11, 5, 13, 7, 15});
 }
 
 template <bool kBfloat16>

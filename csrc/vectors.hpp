@@ -110,10 +110,10 @@ static inline float sum_lanes(vf x) {
     return lanes[0];
 }
 
-// exp(x) within about 2 units in the last place; 0 below -87.3, x must not exceed 88.
+// exp(x) within about 2 units in the last place; 0 below -87.3, x must not exceed 88. NaN stays NaN.
 static inline vf exponential(vf x) {
-    const vi keeps = x > all(-87.3f);
-    const vf bounded = choose(keeps, x, all(0.0f));
+    const vi vanishes = x <= all(-87.3f);
+    const vf bounded = choose(vanishes, all(0.0f), x);
     const vi power = round_to_int(bounded * all(1.44269504f));
     const vf whole = to_floats(power);
     // ln 2 in two parts, the first of which has room for its product with any power.
@@ -126,14 +126,14 @@ static inline vf exponential(vf x) {
     series = multiply_add(series, rest, all(1.6666665459e-1f));
     series = multiply_add(series, rest, all(5.0000001201e-1f));
     const vf result = multiply_add(series * rest, rest, rest) + all(1.0f);
-    return choose(keeps, result * as_floats((power + 127) << 23), all(0.0f));
+    return choose(vanishes, all(0.0f), result * as_floats((power + 127) << 23));
 }
 
-// tanh(x) = 1 - 2 / (exp(2 |x|) + 1) with x's sign, its series where that would cancel.
+// tanh(x) = 1 - 2 / (exp(2 |x|) + 1) with x's sign, its series where that would cancel. NaN stays NaN.
 static inline vf hyperbolic_tangent(vf x) {
     const vi sign = as_bits(x) & all_bits(INT32_MIN);
     const vf size = as_floats(as_bits(x) & all_bits(INT32_MAX));
-    const vf far = all(1.0f) - all(2.0f) / (exponential(smallest(size, all(20.0f)) * all(2.0f)) + all(1.0f));
+    const vf far = all(1.0f) - all(2.0f) / (exponential(smallest(all(20.0f), size) * all(2.0f)) + all(1.0f));
     const vf square = size * size;
     vf series = all(-5.70498872745e-3f);
     series = multiply_add(series, square, all(2.06390887954e-2f));
