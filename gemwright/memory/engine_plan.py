@@ -92,7 +92,14 @@ def plan_memory(
     layout, max_model_len = _plan_cache(spec, config, dtype, free_bytes, notes)
     step_tokens = min(config.step_tokens(), config.max_num_seqs * max_model_len)
     threads = config.threads or allowed_threads()
-    workspace = plan_workspace(spec, step_tokens=step_tokens, dtype=dtype, holding=holding, threads=threads)
+    workspace = plan_workspace(
+        spec,
+        step_tokens=step_tokens,
+        dtype=dtype,
+        holding=holding,
+        threads=threads,
+        max_model_len=max_model_len,
+    )
     lines = plan_footprint(spec, layout, workspace, dtype, holding, encodings)
     return EnginePlan(
         dtype, layout, workspace, max_model_len, step_tokens, lines, free_bytes, tuple(notes), holding, encodings or {}

@@ -7,11 +7,13 @@ duration of one operation.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from gemwright.memory.dtypes import DTYPE_BYTES, ComputeDtype
-from gemwright.memory.holding import REFERENCE, Holding
-from gemwright.spec.model_spec import ModelSpec
+from gemwright.memory.holding import PANEL_OUTPUTS, REFERENCE, Holding
+from gemwright.spec.model_spec import LayerSpec, ModelSpec
+from gemwright.spec.weights import list_tensors
 
 LOGIT_ROWS = 16
 """Rows of logits computed at once: a full [tokens, vocabulary] matrix is never built."""
@@ -68,10 +70,16 @@ class Workspace:
 
 
 def plan_workspace(
-    spec: ModelSpec, *, step_tokens: int, dtype: ComputeDtype, holding: Holding = REFERENCE, threads: int = 1
+    spec: ModelSpec,
+    *,
+    step_tokens: int,
+    dtype: ComputeDtype,
+    holding: Holding = REFERENCE,
+    threads: int = 1,
+    max_model_len: int | None = None,
 ) -> Workspace:
     """Return the buffers of a step of up to `step_tokens` tokens, in an engine of this dtype that holds its values so
-    and computes in so many threads."""
+    and computes in so many threads; no request is longer than `max_model_len`, None: the model's context."""
     dtype = holding.activation_dtype(dtype)
     hidden = spec.hidden_size
     layers = spec.layers
@@ -102,7 +110,7 @@ def plan_workspace(
     ]
     return Workspace(
         buffers=tuple(BufferSpec(*row) for row in rows),
-        scratch_bytes=native_scratch_bytes(spec, step_tokens, threads)
+        scratch_bytes=native_scratch_bytes(spec, step_tokens, threads, max_model_len or spec.max_context)
         if holding.has_panels
         else reference_scratch_bytes(spec, step_tokens, DTYPE_BYTES[dtype]),
     )
@@ -129,46 +137,62 @@ def reference_scratch_bytes(spec: ModelSpec, step_tokens: int, item_bytes: int) 
     return max(attention, experts, logits, rows)
 
 
-def native_scratch_bytes(spec: ModelSpec, step_tokens: int, threads: int) -> int:
-    """Bound what one operation of the native backend holds for its duration: the largest of a product (inputs as int16,
-    the sums of their groups, a scale a row; a block of a panel that each thread unpacks), attention (sums and weights
-    of the pieces of each query's keys, sines and cosines of its positions), and the chosen experts' rows."""
+def native_scratch_bytes(spec: ModelSpec, step_tokens: int, threads: int, max_model_len: int) -> int:
+    """Bound what the native backend takes beside the buffers. It keeps memory for each purpose at the largest size that
+    was needed (csrc/operations.cpp), so that this is a sum: rows rounded to int16, with the sums of each 16 inputs and
+    a scale; rows of an expert, its gate and up, their product, its result; a panel of each thread for rows of a table;
+    pieces of attention; what each thread unpacks; sines, cosines and the router's scores."""
     layers = spec.layers
-    widest = max(spec.hidden_size, *(max(layer.query_width, layer.feed_forward_width) for layer in layers))
-    product = _product_bytes(step_tokens, widest) + threads * _UNPACKED_BYTES
-    attention = max(
-        (step_tokens * layer.num_query_heads + 4 * threads * _ATTEND_ROWS) * (layer.head_dim + 2) * 4
-        + 2 * step_tokens * layer.head_dim * 4
-        + threads * _attend_bytes(layer.head_dim)
-        for layer in layers
-    )
-    experts = max(
-        (
-            step_tokens * (2 * spec.hidden_size + 3 * layer.experts.width) * 4
-            + step_tokens * layer.experts.num_experts * 8
-            + _product_bytes(step_tokens, max(spec.hidden_size, layer.experts.width))
-            + threads * _UNPACKED_BYTES
-            for layer in layers
-            if layer.experts is not None
-        ),
-        default=0,
-    )
-    return max(product, attention, experts)
+    experts = [layer.experts for layer in layers if layer.experts is not None]
+    widest, table = _input_widths(spec)
+    widest = _round_up(widest, PANEL_OUTPUTS)
+    rounded = step_tokens * (2 * widest + widest // 16 * 4 + 4)
+    expert = max((each.width for each in experts), default=0)
+    inner = max(step_tokens * 2 * expert * 4, threads * PANEL_OUTPUTS * table * 4)
+    routed = step_tokens * (2 * spec.hidden_size + expert) * 4 if experts else 0
+    scores = step_tokens * max((4 * each.num_experts + 8 * each.num_experts_per_token for each in experts), default=0)
+    wave = min(-(-max_model_len // _KEY_CHUNK), 8 * threads)
+    together = max(_partials_bytes(layer, wave + 1) for layer in layers)
+    alone = max(_partials_bytes(layer, 2) for layer in layers)
+    attend = max(_attend_bytes(layer.head_dim, _tile_rows(layer)) for layer in layers)
+    angles = 2 * step_tokens * max(layer.head_dim for layer in layers) * 4
+    return rounded + inner + routed + scores + together + threads * (alone + attend + _UNPACKED_BYTES) + angles
+
+
+@lru_cache(maxsize=32)
+def _input_widths(spec: ModelSpec) -> tuple[int, int]:
+    """Return the most inputs of a matrix that is multiplied, and the longest row of a table that is not (0: none)."""
+    matrices = [tensor for tensor in list_tensors(spec) if tensor.role in ("embedding", "linear", "experts")]
+    widths = {False: 0, True: 0}
+    for tensor in matrices:
+        widths[tensor.is_looked_up_only] = max(widths[tensor.is_looked_up_only], tensor.shape[-1])
+    return widths[False], widths[True]
 
 
 _UNPACKED_BYTES = 64 << 10
-"""A block of a panel as a thread of the native backend unpacks it."""
+"""Blocks of a panel as a thread of the native backend unpacks them: multiply_scratch_bytes."""
 
-_ATTEND_ROWS, _SCORE_STRIDE, _TILE_KEYS = 64, 256 + 16, 16
-"""csrc/kernels.hpp: rows (times heads of a group) at work at once, floats from one row's scores to the next, keys."""
-
-
-def _attend_bytes(head_dim: int) -> int:
-    """Return what a thread of the native backend takes for a piece of attention: attend_scratch_bytes."""
-    padded = -(-head_dim // 16) * 16
-    return (_ATTEND_ROWS * (2 * padded + _SCORE_STRIDE) + _TILE_KEYS * padded) * 4
+_ATTEND_ROWS, _KEY_CHUNK, _TILE_KEYS, _CACHE_LINE = 64, 256, 16, 64
+"""csrc/kernels.hpp: rows times heads at work at once, keys of a piece, keys at work at once; bytes of a cache line."""
 
 
-def _product_bytes(num_rows: int, num_inputs: int) -> int:
-    """Return the bytes of rows as int16, with the sum of each 16 inputs in float32 and a scale a row."""
-    return num_rows * (2 * num_inputs + num_inputs // 4 + 4)
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _tile_rows(layer: LayerSpec) -> int:
+    """Return the rows times heads of a group that a thread attends for at once."""
+    group = layer.num_query_heads // layer.num_kv_heads
+    return max(1, _ATTEND_ROWS // group) * group
+
+
+def _partials_bytes(layer: LayerSpec, num_pieces: int) -> int:
+    """Return what so many pieces of a tile's attention take: a record of 16 bytes each, and the values they sum."""
+    num_rows = num_pieces * _tile_rows(layer)
+    return _round_up(num_rows * 16, _CACHE_LINE) + num_rows * (layer.head_dim + _CACHE_LINE) * 4
+
+
+def _attend_bytes(head_dim: int, num_rows: int) -> int:
+    """Return what a thread takes for one piece of attention: attend_scratch_bytes."""
+    padded = _round_up(head_dim, 16)
+    return _round_up((num_rows * (2 * padded + _KEY_CHUNK + 16) + _TILE_KEYS * padded) * 4, _CACHE_LINE)

@@ -17,6 +17,7 @@ from gemwright.loading.headers import local_header
 from gemwright.memory import holding
 from gemwright.memory.engine_plan import EnginePlan, plan_memory
 from gemwright.memory.holding import NATIVE, REFERENCE, expected_holding, panel_bytes
+from gemwright.memory.workspace import native_scratch_bytes
 from gemwright.planner.answers import make_plan
 from gemwright.planner.own_weights import stored_encodings
 from gemwright.planner.settings import PlanSettings
@@ -227,3 +228,15 @@ def test_settings_that_no_backend_has_are_refused() -> None:
         make_plan(header, PlanSettings(quantization="q4_0", embedding_quantization="iq4_nl"))
     with pytest.raises(UnsupportedError, match="kernels"):
         make_plan(header, PlanSettings(kernels="fastest"))
+
+
+def test_beside_the_buffers_each_purpose_has_its_own_memory() -> None:
+    """The 270M, 32 tokens, 2 threads, 1,000 tokens of context (4 pieces of 256): inputs of 2,048 in 16 bits with a sum
+    for each 16; 4 heads of 256 in tiles of 64 rows; sines and cosines."""
+    rounded = 32 * (2 * 2048 + 128 * 4 + 4)
+    tile = 64 * 16 + 64 * (256 + 64) * 4
+    attend = (64 * (2 * 256 + 272) + 16 * 256) * 4
+    unpacked = 64 << 10
+    spec = header_of("gemma-3-270m").spec
+    expected = rounded + 5 * tile + 2 * (2 * tile + attend + unpacked) + 2 * 32 * 256 * 4
+    assert native_scratch_bytes(spec, 32, 2, 1000) == expected

@@ -173,7 +173,7 @@ def _plan_lines(plan: EnginePlan, place: Place, stored: StoredEncodings) -> list
             plan.workspace.scratch_bytes,
             place,
             "step",
-            "the largest of a product's inputs, sums of the pieces of attention, rows of the chosen experts"
+            "a product's inputs in 16 bits, pieces of attention, rows of the chosen experts, what threads unpack"
             if plan.holding.has_panels
             else "the largest of scores and sums of a tile of attention, rows of the chosen experts, rounded logits",
             "memory/workspace.py",
