@@ -72,7 +72,7 @@ class LLM:
         self.generation_config = checkpoint.generation_config
         eos_token_ids = stop_ids(self.generation_config, self.spec.eos_token_ids)
         suppressed = suppressed_ids(self.generation_config)
-        sampling_defaults(self.generation_config)
+        self._sampling_defaults = sampling_defaults(self.generation_config)
         tokenizer = load_tokenizer(
             checkpoint.folder, gguf_metadata=checkpoint.gguf_metadata, cache_dir=cache_folder() / "tokenizers"
         )
@@ -182,7 +182,7 @@ class LLM:
 
     def sampling_defaults(self) -> dict[str, Any]:
         """Return the sampling fields that the model's generation config sets; temperature 0 where it names none."""
-        return sampling_defaults(self.generation_config)
+        return dict(self._sampling_defaults)
 
     def encode(self, text: str) -> list[int]:
         """Return a prompt's ids with exactly one BOS first, whether or not the text spells it (field case 040)."""

@@ -6,6 +6,7 @@ for what happens anyway.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from typing import Any, Literal, Self, TypeVar
@@ -52,16 +53,26 @@ class Part(BaseModel):
 
     @model_validator(mode="after")
     def _refuse(self) -> Self:
-        for name, field in type(self).model_fields.items():
-            extra = field.json_schema_extra
-            if not isinstance(extra, dict) or extra.get("x-handling") != "refused":
-                continue
-            value, harmless = getattr(self, name), extra["x-harmless"]
-            if value is None or any(type(value) is type(other) and value == other for other in harmless):  # type: ignore[union-attr]  # a list, as `refused` made it
+        for name, shown_name, note, harmless in _refused_fields(type(self)):
+            value = getattr(self, name)
+            if value is None or any(type(value) is type(other) and value == other for other in harmless):
                 continue
             # Through pydantic, which knows the path to this part.
-            raise _RefusedError(field.alias or name, field.description or "is not supported", _shown(value))
+            raise _RefusedError(shown_name, note, _shown(value))
         return self
+
+
+@functools.cache
+def _refused_fields(model: type[Part]) -> tuple[tuple[str, str, str, tuple[Any, ...]], ...]:
+    """Return the fields of a part that are refused: attribute, name, note and harmless values. Found once, not for each
+    body."""
+    found: list[tuple[str, str, str, tuple[Any, ...]]] = []
+    for name, field in model.model_fields.items():
+        extra: Any = field.json_schema_extra
+        if isinstance(extra, dict) and extra.get("x-handling") == "refused":
+            note = field.description or "is not supported"
+            found.append((name, field.alias or name, note, tuple(extra["x-harmless"])))
+    return tuple(found)
 
 
 class Body(Part):

@@ -66,9 +66,9 @@ class ServerMetrics:
             self._end(answering, now)
         elif piece.token_ids:
             if answering.last_token_at is None:
-                self._ttft.labels(**self.labels).observe(now - answering.arrived_at)
+                self._ttft.observe(now - answering.arrived_at)
             else:
-                self._between.labels(**self.labels).observe(now - answering.last_token_at)
+                self._between.observe(now - answering.last_token_at)
 
     def collect(self) -> Iterable[Metric]:
         """Yield what is read off the engine now."""
@@ -138,20 +138,22 @@ class ServerMetrics:
             self._success.labels(**labels, finished_reason=str(choice.finish_reason)).inc()
         began = answering.started_at or now
         first, last = answering.first_token_at or now, answering.last_token_at or now
-        self._whole.labels(**labels).observe(now - answering.arrived_at)
-        self._queue.labels(**labels).observe(began - answering.arrived_at)
-        self._inference.labels(**labels).observe(now - began)
-        self._prefill.labels(**labels).observe(first - began)
-        self._decode.labels(**labels).observe(last - first)
-        self._prompt.labels(**labels).observe(answering.asked.num_prompt_tokens)
-        self._generation.labels(**labels).observe(answering.num_tokens)
-        self._n.labels(**labels).observe(params.n)
-        self._max_tokens.labels(**labels).observe(params.max_tokens)
+        self._whole.observe(now - answering.arrived_at)
+        self._queue.observe(began - answering.arrived_at)
+        self._inference.observe(now - began)
+        self._prefill.observe(first - began)
+        self._decode.observe(last - first)
+        self._prompt.observe(answering.asked.num_prompt_tokens)
+        self._generation.observe(answering.num_tokens)
+        self._n.observe(params.n)
+        self._max_tokens.observe(params.max_tokens)
         if answering.num_tokens > 1:
-            self._per_token.labels(**labels).observe((last - first) / (answering.num_tokens - 1))
+            self._per_token.observe((last - first) / (answering.num_tokens - 1))
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(self.prefix + name, about, (*_LABELS, *labels), registry=self.registry)
 
     def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(self.prefix + name, about, _LABELS, buckets=buckets, registry=self.registry)
+        # The child is found once: to look its labels up takes longer than to count.
+        found = Histogram(self.prefix + name, about, _LABELS, buckets=buckets, registry=self.registry)
+        return found.labels(**self.labels)

@@ -78,8 +78,10 @@ class Stream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
         gone = asyncio.ensure_future(_wait_until_gone(receive))
-        waiting: asyncio.Future[bytes] | None = None
+        waiting: asyncio.Future[bytes] | None = asyncio.ensure_future(anext(self.chunks))
         try:
+            # The generator hands its request to the engine, which can work while the head is sent.
+            await asyncio.sleep(0)
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             while True:
                 waiting = waiting or asyncio.ensure_future(anext(self.chunks))

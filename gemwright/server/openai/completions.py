@@ -203,6 +203,11 @@ class CompletionWriter:
     async def _pieces(self) -> AsyncGenerator[tuple[int, Answering, Piece], None]:
         """Yield the pieces of all prompts as they come, each with its prompt's number. The first error of a prompt is
         raised; it aborts all of them, as closing the generator does."""
+        if len(self.asked) == 1:  # without a task and a queue, which take their time
+            async with aclosing(self.service.pieces(self.asked[0], self.request_id)) as only:
+                async for answering, piece in only:
+                    yield 0, answering, piece
+            return
         queue: asyncio.Queue[tuple[int, Answering, Piece] | Exception | None] = asyncio.Queue()
 
         async def read(index: int, asked: Asked) -> None:
