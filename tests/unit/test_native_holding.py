@@ -240,3 +240,14 @@ def test_beside_the_buffers_each_purpose_has_its_own_memory() -> None:
     spec = header_of("gemma-3-270m").spec
     expected = rounded + 5 * tile + 2 * (2 * tile + attend + unpacked) + 2 * 32 * 256 * 4
     assert native_scratch_bytes(spec, 32, 2, 1000) == expected
+
+
+def test_another_file_is_offered_where_it_saves_memory(planned_natively: None) -> None:
+    """A 31B in 16 bits does not fit in 40 GiB; with native kernels a quantized file of it does."""
+    header = header_of("gemma-4-31B-it")
+    native, reference = (
+        make_plan(header, PlanSettings(max_model_len=4096, max_num_seqs=1, memory_bytes=40 << 30, kernels=kernels))
+        for kernels in ("auto", "reference")
+    )
+    assert [change.flags for change in native.changes] == ["--quantization q8_0"]
+    assert reference.changes == ()

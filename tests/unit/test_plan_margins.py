@@ -187,7 +187,7 @@ def test_a_memory_and_a_margin_are_reasons_people_can_read() -> None:
 def test_a_newcomers_first_line_is_offered_a_smaller_pool_and_a_shorter_context() -> None:
     planned = make_plan(SMALL, NEWCOMER)
     assert planned.fits is False
-    pool, context = planned.changes
+    pool, context = planned.changes[:2]
     size = int(pool.flags.removeprefix("--kv-cache-memory-bytes ").removesuffix("MiB")) * MIB
     with_pool = make_plan(SMALL, replace(NEWCOMER, kv_cache_memory_bytes=size))
     assert (with_pool.fits, with_pool.held_bytes) == (True, pool.total_bytes)

@@ -133,12 +133,12 @@ def test_llama_cpp_loads_no_towers_and_vllm_does() -> None:
     assert "vision" not in alone
 
 
-def test_gemwright_holds_its_own_dtype_whatever_the_file() -> None:
+def test_the_reference_backend_holds_the_engines_dtype_whatever_the_file() -> None:
     """Matrices in bfloat16, norms in float32."""
     for quantization in (None, "q4_0", "q8_0"):
-        found = weights_of(engine="gemwright", quantization=quantization)
+        found = weights_of(engine="gemwright", kernels="reference", quantization=quantization)
         assert (found["embedding"], found["layers"], found["norms"]) == (2 * TABLE, 2 * LINEARS, 4 * NORMS)
-    assert weights_of(engine="gemwright", dtype="float32")["layers"] == 4 * LINEARS
+    assert weights_of(engine="gemwright", kernels="reference", dtype="float32")["layers"] == 4 * LINEARS
 
 
 def test_what_an_engine_does_not_load_is_refused() -> None:
