@@ -283,9 +283,10 @@ def test_two_models_differ_by_fields_of_their_specs() -> None:
     assert "per-layer width 42 x 256 -> none" in reasons["weights: per layer embedding"]
     before, after = found.models
     change = after.plan.ledger.steady_bytes() - before.plan.ledger.steady_bytes()
-    names = {line.name for line in after.plan.ledger.lines if line.phase == "steady" and line.place == "ram"}
-    names |= {line.name for line in before.plan.ledger.lines if line.phase == "steady" and line.place == "ram"}
-    steady = [row.difference for row in found.differences if row.difference.name in names]
+    rows = [reasoned.difference for reasoned in found.differences]
+    steady = [
+        row for row in rows if (line := row.after or row.before) and (line.phase, line.place) == ("steady", "ram")
+    ]
     assert sum(row.change_bytes for row in steady) == change
     assert before.longest_context == 131_072
     assert after.to_dict()["max_num_seqs"] == after.most_users > 0
