@@ -169,10 +169,10 @@ def _input_widths(spec: ModelSpec) -> tuple[int, int]:
     return widths[False], widths[True]
 
 
-_UNPACKED_BYTES = 64 << 10
-"""Blocks of a panel as a thread of the native backend unpacks them: multiply_scratch_bytes."""
+_UNPACKED_BYTES = (256 + 64) * PANEL_OUTPUTS * 4 + 4096
+"""A block of a panel as a thread of the native backend unpacks it, and sums of rows: multiply_scratch_bytes."""
 
-_ATTEND_ROWS, _KEY_CHUNK, _TILE_KEYS, _CACHE_LINE = 64, 256, 16, 64
+_ATTEND_ROWS, _KEY_CHUNK, _TILE_KEYS, _CACHE_LINE = 64, 256, 24, 64
 """csrc/kernels.hpp: rows times heads at work at once, keys of a piece, keys at work at once; bytes of a cache line."""
 
 

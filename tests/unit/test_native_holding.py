@@ -235,8 +235,8 @@ def test_beside_the_buffers_each_purpose_has_its_own_memory() -> None:
     for each 16; 4 heads of 256 in tiles of 64 rows; sines and cosines."""
     rounded = 32 * (2 * 2048 + 128 * 4 + 4)
     tile = 64 * 16 + 64 * (256 + 64) * 4
-    attend = (64 * (2 * 256 + 272) + 16 * 256) * 4
-    unpacked = 64 << 10
+    attend = (64 * (2 * 256 + 272) + 24 * 256) * 4
+    unpacked = (256 + 64) * 32 * 4 + 4096
     spec = header_of("gemma-3-270m").spec
     expected = rounded + 5 * tile + 2 * (2 * tile + attend + unpacked) + 2 * 32 * 256 * 4
     assert native_scratch_bytes(spec, 32, 2, 1000) == expected
