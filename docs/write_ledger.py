@@ -44,7 +44,7 @@ gemwright plan --here --advise
 | K/V of vLLM | pages, padded groups, batches in flight, by version | exact from bytes; 0.1 % from printed GiB |
 | K/V of llama.cpp and Ollama | cells, slots, windows, types | exact to the printed 0.01 MiB |
 | workspace of gemwright | the buffers that the engine allocates | exact |
-| process of gemwright | what was in use, and Python, torch or kernels, tokenizer | 5 % or 64 MiB; 1 % or 16 MiB once calibrated |
+| process of gemwright | in use before; Python, torch or kernels, tokenizer | 5 % or 64 MiB; calibrated, 1 % or 16 MiB |
 | compute buffers, contexts, graphs of others | fitted to published logs | the bar on the line |
 | decode and prefill time | roofline with a measured share of it | the band beside the number |
 
@@ -53,8 +53,8 @@ bytes, and `--memory` takes both GiB and GB. A gate for builds is `--assert-fits
 not fit. An engine without a confirmed formula, such as TGI, is answered with UNKNOWN and why, which is no failure.
 
 A run on a CPU keeps what its process took beside the ledger (below `calibration/` in Gemwright's cache folder, the last
-20 runs of this machine, these versions and one backend), and `--here` plans with it. `GEMWRIGHT_NO_CALIBRATION=1` switches that off.
-`gemwright bench memory [MODEL]` measures it on purpose.
+20 runs of this machine, these versions and one backend), and `--here` plans with it. `GEMWRIGHT_NO_CALIBRATION=1`
+switches that off. `gemwright bench memory [MODEL]` measures it on purpose.
 
 `--advise` walks from config to settings and writes a report with pictures; its table of plans is meant to be kept
 beside your code.
