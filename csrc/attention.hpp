@@ -7,14 +7,35 @@
 //
 // Keys are worked on in tiles of kTileKeys, which stay in the first cache for all rows.
 
-// Rows that share one reading of a tile: as many sums as registers hold, with what they are summed from.
-constexpr int kRowBlock = 4;
-// Sums in flight in one pass over a head: rows times keys, or rows times vectors of dimensions.
-constexpr int kSums = 8;
-// Above this many rows a tile of bfloat16 is widened once for all of them; up to it, in registers.
+// Sums that registers hold at once beside what they are summed from, for 4, 2 and 1 rows: rows times keys, or rows times
+// vectors of dimensions.
+#if defined(__AVX512F__) && GEMWRIGHT_LANES == 16
+constexpr int kSumsOf4 = 16, kSumsOf2 = 8, kSumsOf1 = 4;
+#elif (defined(__AVX2__) && GEMWRIGHT_LANES == 8) || defined(__aarch64__)
+constexpr int kSumsOf4 = 12, kSumsOf2 = 8, kSumsOf1 = 4;
+#else
+constexpr int kSumsOf4 = 4, kSumsOf2 = 4, kSumsOf1 = 4;
+#endif
+template <int kRows>
+constexpr int columns_of() { return (kRows == 4 ? kSumsOf4 : kRows == 2 ? kSumsOf2 : kSumsOf1) / kRows; }
+
+// Above this many rows a tile is copied (and widened) once for all of them; up to it, it is read where it lies.
 constexpr int64_t kDirectRows = 8;
 // Rows of K or V that may be named beyond the last of a chunk: what is looked at ahead, or to fill up a pass.
-constexpr int64_t kAhead = 2 * kTileKeys + kSums;
+constexpr int64_t kAhead = kTileKeys + 32;
+// How far the pass over keys looks ahead.
+constexpr int64_t kLookAheadBytes = 16384;
+
+// The compiler would rather read a vector from memory again for every use.
+static inline void keep_in_register(vf& x) {
+#if defined(__AVX512F__) && GEMWRIGHT_LANES == 16
+    asm("" : "+v"(x));
+#elif defined(__AVX2__) && GEMWRIGHT_LANES == 8
+    asm("" : "+x"(x));
+#else
+    (void)x;
+#endif
+}
 
 typedef float v8 __attribute__((vector_size(32)));
 typedef int32_t v8i __attribute__((vector_size(32)));
@@ -51,49 +72,69 @@ static inline vf read(const char* row, int64_t d) {
     return load(reinterpret_cast<const float*>(row) + d);
 }
 
-// scores[r][k] = queries[r] . keys[k] for kRows rows and kSums / kRows keys. Looks `ahead` rows ahead into memory.
-template <int kRows, bool kBfloat16>
+// The place in memory that a loop over rows looks at ahead of its own, a line at a time,
+// into the second cache: the first has too few lines under way at once (half the rate, measured).
+static inline void look_ahead(const char* row, int64_t byte) { __builtin_prefetch(row + byte, 0, 2); }
+
+// scores[r][k] = queries[r] . keys[k] for kRows rows and as many keys as there is room for.
+template <int kRows, bool kBfloat16, bool kLooksAhead>
 static inline void score_block(const float* queries, int64_t padded_dim, const char* const* keys, int64_t ahead, float* scores) {
-    constexpr int kKeys = kSums / kRows;
-    constexpr int kBytes = kLanes * (kBfloat16 ? 2 : 4);
-    vf sums[kSums];
-#pragma GCC unroll 8
-    for (int i = 0; i < kSums; i++) sums[i] = vf{};
-    for (int64_t d = 0; d < padded_dim; d += kLanes) {
+    constexpr int kKeys = columns_of<kRows>(), kNumSums = kRows * kKeys, kPadded = (kNumSums + 7) / 8 * 8;
+    constexpr int64_t kBytes = kBfloat16 ? 2 : 4, kStep = 64 / kBytes > kLanes ? 64 / kBytes : kLanes;
+    vf sums[kPadded];
+#pragma GCC unroll 16
+    for (int i = 0; i < kPadded; i++) sums[i] = vf{};
+    const auto add = [&](int64_t d) __attribute__((always_inline)) {
         vf key[kKeys];
 #pragma GCC unroll 8
         for (int k = 0; k < kKeys; k++) key[k] = read<kBfloat16>(keys[k], d);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; r++) {
-            const vf query = load(queries + r * padded_dim + d);
+            vf query = load(queries + r * padded_dim + d);
+            if (kKeys > 1) keep_in_register(query);
 #pragma GCC unroll 8
             for (int k = 0; k < kKeys; k++) sums[r * kKeys + k] = multiply_add(query, key[k], sums[r * kKeys + k]);
         }
+    };
+    int64_t d = 0;
+    if (kLooksAhead)
+        for (; d + kStep <= padded_dim; d += kStep) {
+#pragma GCC unroll 8
+            for (int k = 0; k < kKeys; k++) look_ahead(keys[ahead + k], d * kBytes);
+#pragma GCC unroll 4
+            for (int64_t i = 0; i < kStep; i += kLanes) add(d + i);
+        }
+    for (; d < padded_dim; d += kLanes) add(d);
+    float lanes[kPadded];
+#pragma GCC unroll 2
+    for (int i = 0; i < kPadded; i += 8) {
+        const v8 sum = sum_lanes_of_8(sums + i);
+        std::memcpy(lanes + i, &sum, sizeof(sum));
     }
-    (void)ahead;
-    (void)kBytes;
-    const v8 sum = sum_lanes_of_8(sums);
-    float lanes[8];
-    std::memcpy(lanes, &sum, sizeof(sum));
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; r++) std::memcpy(scores + r * kScoreStride, lanes + r * kKeys, kKeys * sizeof(float));
 }
 
 // sums[r][d ...] += weights[r][k] * values[k][d ...] over rising keys, for kRows rows and kVectors vectors.
-template <int kRows, int kVectors, bool kBfloat16>
+template <int kRows, int kVectors, bool kBfloat16, bool kLooksAhead>
 static inline void weigh_block(const float* weights, const char* const* values, int64_t num_keys, int64_t d, int64_t padded_dim, float* summed) {
+    constexpr int64_t kBytes = kBfloat16 ? 2 : 4;
     vf sums[kRows * kVectors];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; r++)
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; v++) sums[r * kVectors + v] = load(summed + r * padded_dim + d + v * kLanes);
     for (int64_t k = 0; k < num_keys; k++) {
+        if (kLooksAhead)
+#pragma GCC unroll 8
+            for (int64_t i = 0; i < kVectors * kLanes * kBytes; i += 64) look_ahead(values[kTileKeys + k], d * kBytes + i);
         vf value[kVectors];
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; v++) value[v] = read<kBfloat16>(values[k], d + v * kLanes);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; r++) {
-            const vf weight = all(weights[r * kScoreStride + k]);
+            vf weight = all(weights[r * kScoreStride + k]);
+            if (kVectors > 1) keep_in_register(weight);
 #pragma GCC unroll 8
             for (int v = 0; v < kVectors; v++) sums[r * kVectors + v] = multiply_add(weight, value[v], sums[r * kVectors + v]);
         }
@@ -104,13 +145,16 @@ static inline void weigh_block(const float* weights, const char* const* values, 
         for (int v = 0; v < kVectors; v++) store(summed + r * padded_dim + d + v * kLanes, sums[r * kVectors + v]);
 }
 
-template <int kRows, bool kBfloat16>
+template <int kRows, bool kBfloat16, bool kLooksAhead>
 static inline void weigh_rows(const float* weights, const char* const* values, int64_t num_keys, int64_t padded_dim, float* summed) {
-    constexpr int kVectors = kSums / kRows;
+    constexpr int kVectors = columns_of<kRows>();
     int64_t d = 0;
     for (; d + kVectors * kLanes <= padded_dim; d += kVectors * kLanes)
-        weigh_block<kRows, kVectors, kBfloat16>(weights, values, num_keys, d, padded_dim, summed);
-    for (; d < padded_dim; d += kLanes) weigh_block<kRows, 1, kBfloat16>(weights, values, num_keys, d, padded_dim, summed);
+        weigh_block<kRows, kVectors, kBfloat16, kLooksAhead>(weights, values, num_keys, d, padded_dim, summed);
+    if (kVectors > 2)
+        for (; d + 2 * kLanes <= padded_dim; d += 2 * kLanes)
+            weigh_block<kRows, 2, kBfloat16, kLooksAhead>(weights, values, num_keys, d, padded_dim, summed);
+    for (; d < padded_dim; d += kLanes) weigh_block<kRows, 1, kBfloat16, kLooksAhead>(weights, values, num_keys, d, padded_dim, summed);
 }
 
 // cos and sin of float32 angles as a double holds them, rounded once: kLanes / 2 at a time, for |x| < 2^20.
@@ -232,6 +276,7 @@ static inline void weights_of_scores(float* scores, int64_t begin, int64_t end, 
 struct ChunkWork {
     int64_t num_rows, padded_dim;
     int64_t begin, end;           // places of the chunk that some row sees
+    int64_t ahead;                // rows of K and V between the one read and the one looked at
     float *queries, *summed;      // [num_rows, padded_dim]
     float* scores;                // [num_rows, kScoreStride], by place in the chunk
     float* tile;                  // [kTileKeys, padded_dim]
@@ -239,8 +284,8 @@ struct ChunkWork {
 };
 
 // Scores of the tile at `low` for kRows rows from `row` on.
-template <int kRows, bool kBfloat16>
-static inline void score_rows(const ChunkWork& work, int64_t row, int64_t low, int64_t high, const char* const* keys, int64_t ahead) {
+template <int kRows, bool kBfloat16, bool kLooksAhead>
+static inline void score_rows(const ChunkWork& work, int64_t row, int64_t low, int64_t high, const char* const* keys) {
     int64_t from = work.row_begin[row], to = work.row_end[row];
     for (int r = 1; r < kRows; r++) {
         from = std::min(from, work.row_begin[row + r]);
@@ -248,54 +293,64 @@ static inline void score_rows(const ChunkWork& work, int64_t row, int64_t low, i
     }
     from = std::max(from, low);
     to = std::min(to, high);
-    for (int64_t k = from; k < to; k += kSums / kRows)
-        score_block<kRows, kBfloat16>(work.queries + row * work.padded_dim, work.padded_dim, keys + (k - low), ahead, work.scores + row * kScoreStride + k);
-}
-
-template <bool kBfloat16>
-static void score_tile(const ChunkWork& work, int64_t low, int64_t high, const char* const* keys, int64_t ahead) {
-    int64_t row = 0;
-    for (; row + 4 <= work.num_rows; row += 4) score_rows<4, kBfloat16>(work, row, low, high, keys, ahead);
-    if (row + 2 <= work.num_rows) {
-        score_rows<2, kBfloat16>(work, row, low, high, keys, ahead);
-        row += 2;
-    }
-    if (row < work.num_rows) score_rows<1, kBfloat16>(work, row, low, high, keys, ahead);
+    for (int64_t k = from; k < to; k += columns_of<kRows>())
+        score_block<kRows, kBfloat16, kLooksAhead>(work.queries + row * work.padded_dim, work.padded_dim, keys + (k - low), work.ahead, work.scores + row * kScoreStride + k);
 }
 
 // Adds the weighted values of the tile at `low`: the places that all kRows rows see together, those before and after
 // them row by row.
-template <int kRows, bool kBfloat16>
-static inline void add_rows(const ChunkWork& work, int64_t row, int64_t low, int64_t high, const char* const* values) {
+template <int kRows, bool kBfloat16, bool kLooksAhead>
+static inline void weigh_tile_rows(const ChunkWork& work, int64_t row, int64_t low, int64_t high, const char* const* values) {
     int64_t from = low, to = high;
     for (int r = 0; r < kRows; r++) {
         from = std::max(from, work.row_begin[row + r]);
         to = std::min(to, work.row_end[row + r]);
     }
-    const auto add_one = [&](int64_t r, int64_t begin, int64_t end) {
+    const auto weigh_one = [&](int64_t r, int64_t begin, int64_t end) {
         begin = std::max(begin, std::max(low, work.row_begin[r]));
         end = std::min(end, std::min(high, work.row_end[r]));
         if (begin < end)
-            weigh_rows<1, kBfloat16>(work.scores + r * kScoreStride + begin, values + (begin - low), end - begin, work.padded_dim, work.summed + r * work.padded_dim);
+            weigh_rows<1, kBfloat16, false>(work.scores + r * kScoreStride + begin, values + (begin - low), end - begin, work.padded_dim, work.summed + r * work.padded_dim);
     };
     if (from >= to) from = to = high;
     if (kRows > 1)
-        for (int r = 0; r < kRows; r++) add_one(row + r, low, from);
+        for (int r = 0; r < kRows; r++) weigh_one(row + r, low, from);
     if (from < to)
-        weigh_rows<kRows, kBfloat16>(work.scores + row * kScoreStride + from, values + (from - low), to - from, work.padded_dim, work.summed + row * work.padded_dim);
+        weigh_rows<kRows, kBfloat16, kLooksAhead>(work.scores + row * kScoreStride + from, values + (from - low), to - from, work.padded_dim, work.summed + row * work.padded_dim);
     if (kRows > 1)
-        for (int r = 0; r < kRows; r++) add_one(row + r, to, high);
+        for (int r = 0; r < kRows; r++) weigh_one(row + r, to, high);
 }
 
-template <bool kBfloat16>
-static void add_tile(const ChunkWork& work, int64_t low, int64_t high, const char* const* values) {
+// Both passes over a tile for all rows, four, two and one at a time. Rows read where they lie are looked at ahead by the
+// first four.
+template <bool kBfloat16, bool kLooksAhead>
+static void score_tile(const ChunkWork& work, int64_t low, int64_t high, const char* const* keys) {
     int64_t row = 0;
-    for (; row + 4 <= work.num_rows; row += 4) add_rows<4, kBfloat16>(work, row, low, high, values);
+    if (kLooksAhead && work.num_rows >= 4) {
+        score_rows<4, kBfloat16, kLooksAhead>(work, row, low, high, keys);
+        row = 4;
+    }
+    for (; row + 4 <= work.num_rows; row += 4) score_rows<4, kBfloat16, false>(work, row, low, high, keys);
     if (row + 2 <= work.num_rows) {
-        add_rows<2, kBfloat16>(work, row, low, high, values);
+        score_rows<2, kBfloat16, kLooksAhead>(work, row, low, high, keys);
         row += 2;
     }
-    if (row < work.num_rows) add_rows<1, kBfloat16>(work, row, low, high, values);
+    if (row < work.num_rows) score_rows<1, kBfloat16, kLooksAhead>(work, row, low, high, keys);
+}
+
+template <bool kBfloat16, bool kLooksAhead>
+static void weigh_tile(const ChunkWork& work, int64_t low, int64_t high, const char* const* values) {
+    int64_t row = 0;
+    if (kLooksAhead && work.num_rows >= 4) {
+        weigh_tile_rows<4, kBfloat16, kLooksAhead>(work, row, low, high, values);
+        row = 4;
+    }
+    for (; row + 4 <= work.num_rows; row += 4) weigh_tile_rows<4, kBfloat16, false>(work, row, low, high, values);
+    if (row + 2 <= work.num_rows) {
+        weigh_tile_rows<2, kBfloat16, kLooksAhead>(work, row, low, high, values);
+        row += 2;
+    }
+    if (row < work.num_rows) weigh_tile_rows<1, kBfloat16, kLooksAhead>(work, row, low, high, values);
 }
 
 static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv_head, int64_t first, int64_t last, int64_t chunk, Partial* partials, void* scratch) {
@@ -327,7 +382,7 @@ static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv
     std::memset(work.summed, 0, static_cast<size_t>(work.num_rows * work.padded_dim) * sizeof(float));
 
     const bool rebuilds = call.rebuild_norm != nullptr, is_bfloat16 = call.values.is_bfloat16;
-    const bool widens = head_dim % kLanes != 0 || (is_bfloat16 && work.num_rows > kDirectRows);
+    const bool widens = head_dim % kLanes != 0 || work.num_rows > kDirectRows;
     if (work.begin < work.end) {
         for (int64_t t = first; t < last; t++)
             for (int64_t g = 0; g < group; g++)
@@ -336,6 +391,7 @@ static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv
         // Where the rows of K lie, then those of V, then the last again for whoever looks ahead.
         const int64_t num_keys = work.end - work.begin;
         const char* rows[2 * kKeyChunk + kAhead];
+        work.ahead = std::min<int64_t>(24, std::max<int64_t>(4, kLookAheadBytes / (head_dim * (is_bfloat16 ? 2 : 4))));
         const char** values = rows + (rebuilds ? 0 : num_keys);
         const int64_t element = is_bfloat16 ? 2 : 4;
         const int64_t slot_bytes = call.num_kv_heads * head_dim * element, offset = kv_head * head_dim * element;
@@ -352,8 +408,8 @@ static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv
         }
         for (int64_t i = 0; i < kAhead; i++) values[num_keys + i] = values[num_keys - 1];
 
-        const char* tile_rows[kTileKeys + kSums];
-        for (int64_t i = 0; i < kTileKeys + kSums; i++) tile_rows[i] = reinterpret_cast<const char*>(work.tile + std::min<int64_t>(i, kTileKeys - 1) * work.padded_dim);
+        const char* tile_rows[kTileKeys + 8];
+        for (int64_t i = 0; i < kTileKeys + 8; i++) tile_rows[i] = reinterpret_cast<const char*>(work.tile + std::min<int64_t>(i, kTileKeys - 1) * work.padded_dim);
 
         int64_t num_turning = 0;
         if (rebuilds)
@@ -365,14 +421,14 @@ static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv
             if (rebuilds) {
                 for (int64_t k = low; k < high; k++)
                     rebuild_key(values[k - work.begin], is_bfloat16, call.rebuild_norm, call.rebuild_frequencies, num_turning, start + k, head_dim, work.tile + (k - low) * work.padded_dim);
-                score_tile<false>(work, low, high, tile_rows, 0);
+                score_tile<false, false>(work, low, high, tile_rows);
             } else if (widens) {
                 for (int64_t k = low; k < high; k++) widen_row(rows[k - work.begin], is_bfloat16, head_dim, work.tile + (k - low) * work.padded_dim);
-                score_tile<false>(work, low, high, tile_rows, 0);
+                score_tile<false, false>(work, low, high, tile_rows);
             } else if (is_bfloat16) {
-                score_tile<true>(work, low, high, rows + at, 0);
+                score_tile<true, true>(work, low, high, rows + at);
             } else {
-                score_tile<false>(work, low, high, rows + at, 0);
+                score_tile<false, true>(work, low, high, rows + at);
             }
         }
         for (int64_t r = 0; r < work.num_rows; r++)
@@ -382,11 +438,11 @@ static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv
             const int64_t high = std::min(low + kTileKeys, work.end), at = low - work.begin;
             if (widens) {
                 for (int64_t k = low; k < high; k++) widen_row(values[k - work.begin], is_bfloat16, head_dim, work.tile + (k - low) * work.padded_dim);
-                add_tile<false>(work, low, high, tile_rows);
+                weigh_tile<false, false>(work, low, high, tile_rows);
             } else if (is_bfloat16) {
-                add_tile<true>(work, low, high, values + at);
+                weigh_tile<true, true>(work, low, high, values + at);
             } else {
-                add_tile<false>(work, low, high, values + at);
+                weigh_tile<false, true>(work, low, high, values + at);
             }
         }
     }

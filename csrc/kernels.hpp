@@ -114,6 +114,6 @@ constexpr int64_t kAttendRows = 64;
 
 // How attend_chunk cuts its scratch: floats from one row's scores to the next, and keys at work at once.
 constexpr int64_t kScoreStride = kKeyChunk + 16;
-constexpr int64_t kTileKeys = 16;
+constexpr int64_t kTileKeys = 24;
 
 }  // namespace gemwright

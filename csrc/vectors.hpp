@@ -87,13 +87,36 @@ typedef uint16_t vus_half __attribute__((vector_size(2 * GEMWRIGHT_LANES), align
 typedef uint8_t vub_quarter __attribute__((vector_size(GEMWRIGHT_LANES), aligned(1), may_alias));
 typedef int8_t vsb_quarter __attribute__((vector_size(GEMWRIGHT_LANES), aligned(1), may_alias));
 
-// bfloat16 to float32: kLanes neighbors.
+// bfloat16 to float32: kLanes neighbors. (The compiler widens what it is shown by halves; the level's own instruction
+// takes a whole vector.)
 static inline vf widen_bfloat16(const uint16_t* p) {
+#if defined(__AVX512F__) && GEMWRIGHT_LANES == 16
+    return as_floats(reinterpret_cast<vi>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))) << 16);
+#elif defined(__AVX2__) && GEMWRIGHT_LANES == 8
+    return as_floats(reinterpret_cast<vi>(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))) << 16);
+#else
     return as_floats(__builtin_convertvector(*reinterpret_cast<const vus_half*>(p), vi) << 16);
+#endif
 }
 // Bytes to int32: kLanes neighbors, unsigned and signed.
-static inline vi widen_bytes(const uint8_t* p) { return __builtin_convertvector(*reinterpret_cast<const vub_quarter*>(p), vi); }
-static inline vi widen_signed_bytes(const int8_t* p) { return __builtin_convertvector(*reinterpret_cast<const vsb_quarter*>(p), vi); }
+static inline vi widen_bytes(const uint8_t* p) {
+#if defined(__AVX512F__) && GEMWRIGHT_LANES == 16
+    return reinterpret_cast<vi>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__) && GEMWRIGHT_LANES == 8
+    return reinterpret_cast<vi>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+    return __builtin_convertvector(*reinterpret_cast<const vub_quarter*>(p), vi);
+#endif
+}
+static inline vi widen_signed_bytes(const int8_t* p) {
+#if defined(__AVX512F__) && GEMWRIGHT_LANES == 16
+    return reinterpret_cast<vi>(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__) && GEMWRIGHT_LANES == 8
+    return reinterpret_cast<vi>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+    return __builtin_convertvector(*reinterpret_cast<const vsb_quarter*>(p), vi);
+#endif
+}
 
 // The nearest int32, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits.
 static inline vi round_to_int(vf x) {
