@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 CSRC = Path(__file__).parents[2] / "csrc"
-FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-psabi", "-Werror", "-pthread")
+FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-psabi", "-pthread")
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 IS_X86 = platform.machine() == "x86_64"
 
@@ -37,7 +37,9 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
     def compile_one(source: str, flags: tuple[str, ...]) -> Path:
         made = folder / (source.replace("/", "_") + ".o")
-        run("g++", *FLAGS, *flags, *extra, "-c", CSRC / source, "-o", made)
+        # Under sanitizers gcc warns of what is not so; the plain build has no warning.
+        strict = () if extra else ("-Werror",)
+        run("g++", *FLAGS, *strict, *flags, *extra, "-c", CSRC / source, "-o", made)
         return made
 
     with ThreadPoolExecutor(2) as pool:
