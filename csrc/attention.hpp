@@ -5,7 +5,7 @@
 // dimension of the values over the keys that the row sees, rising. A key that a row does not see is skipped, not
 // weighted by zero: what lies there cannot reach the row.
 //
-// Keys are worked on in tiles of kTileKeys, which stay in the first cache for all rows.
+// Keys are worked on in tiles of up to kTileKeys, which stay in the first cache for all rows.
 
 // Sums that registers hold at once beside what they are summed from, for 4, 2 and 1 rows: rows times keys, or rows times
 // vectors of dimensions.
@@ -23,6 +23,8 @@ constexpr int columns_of() { return (kRows == 4 ? kSumsOf4 : kRows == 2 ? kSumsO
 constexpr int64_t kDirectRows = 8;
 // Rows of K or V that may be named beyond the last of a chunk: what is looked at ahead, or to fill up a pass.
 constexpr int64_t kAhead = kTileKeys + 32;
+// Bytes of a tile's keys that stay in the first cache beside queries and sums.
+constexpr int64_t kTileBytes = 24576;
 // How far the pass over keys looks ahead.
 constexpr int64_t kLookAheadBytes = 16384;
 
@@ -72,8 +74,8 @@ static inline vf read(const char* row, int64_t d) {
     return load(reinterpret_cast<const float*>(row) + d);
 }
 
-// The place in memory that a loop over rows looks at ahead of its own, a line at a time,
-// into the second cache: the first has too few lines under way at once (half the rate, measured).
+// The place in memory that a loop over rows looks at ahead of its own, a line at a time, into the second cache: the first
+// has too few lines under way at once (half the rate, measured).
 static inline void look_ahead(const char* row, int64_t byte) { __builtin_prefetch(row + byte, 0, 2); }
 
 // scores[r][k] = queries[r] . keys[k] for kRows rows and as many keys as there is room for.
@@ -157,15 +159,27 @@ static inline void weigh_rows(const float* weights, const char* const* values, i
     for (; d < padded_dim; d += kLanes) weigh_block<kRows, 1, kBfloat16, kLooksAhead>(weights, values, num_keys, d, padded_dim, summed);
 }
 
-// cos and sin of float32 angles as a double holds them, rounded once: kLanes / 2 at a time, for |x| < 2^20.
+// cos and sin of float32 angles as a double holds them, rounded once, for |x| < 2^20; half a vector at a time.
 typedef double vd __attribute__((vector_size(4 * GEMWRIGHT_LANES)));
 typedef int64_t vl __attribute__((vector_size(4 * GEMWRIGHT_LANES)));
-typedef float vf_half __attribute__((vector_size(2 * GEMWRIGHT_LANES), aligned(4), may_alias));
+typedef float vf_half __attribute__((vector_size(2 * GEMWRIGHT_LANES)));
 
-static inline void cosine_and_sine(const float* angles, float* cosines, float* sines) {
-    const vd x = __builtin_convertvector(*reinterpret_cast<const vf_half*>(angles), vd);
+static inline vd multiply_add(vd x, vd y, vd z) {
+#if defined(__AVX512F__) && GEMWRIGHT_LANES == 16
+    return reinterpret_cast<vd>(_mm512_fmadd_pd(reinterpret_cast<__m512d>(x), reinterpret_cast<__m512d>(y), reinterpret_cast<__m512d>(z)));
+#elif defined(__FMA__) && GEMWRIGHT_LANES == 8
+    return reinterpret_cast<vd>(_mm256_fmadd_pd(reinterpret_cast<__m256d>(x), reinterpret_cast<__m256d>(y), reinterpret_cast<__m256d>(z)));
+#else
+    return x * y + z;
+#endif
+}
+
+static inline vd all_doubles(double x) { return x - vd{}; }
+
+static inline void cosine_and_sine(vf_half angles, vf_half& cosines, vf_half& sines) {
+    const vd x = __builtin_convertvector(angles, vd);
     // Adding 1.5 * 2^52 rounds to the nearest integer and leaves it in the low bits.
-    const double magic = 6755399441055744.0;
+    const vd magic = all_doubles(6755399441055744.0);
     const vd shifted = x * 0.63661977236758134308 + magic;
     const vd quarter = shifted - magic;
     const vl turns = reinterpret_cast<vl>(shifted);
@@ -173,23 +187,40 @@ static inline void cosine_and_sine(const float* angles, float* cosines, float* s
     vd rest = x - quarter * 1.57079632673412561417e+00;
     rest = rest - quarter * 6.07710050650619224932e-11;
     const vd square = rest * rest;
-    vd sine = square * -2.50521083854417187751e-8 + 2.75573192239858906526e-6;
-    sine = sine * square + -1.98412698412698412698e-4;
-    sine = sine * square + 8.33333333333333333333e-3;
-    sine = sine * square + -1.66666666666666666667e-1;
-    sine = sine * square * rest + rest;
-    vd cosine = square * 2.08767569878680989792e-9 + -2.75573192239858906526e-7;
-    cosine = cosine * square + 2.48015873015873015873e-5;
-    cosine = cosine * square + -1.38888888888888888889e-3;
-    cosine = cosine * square + 4.16666666666666666667e-2;
-    cosine = cosine * square + -0.5;
-    cosine = cosine * square + 1.0;
+    vd sine = multiply_add(square, all_doubles(-2.50521083854417187751e-8), all_doubles(2.75573192239858906526e-6));
+    sine = multiply_add(sine, square, all_doubles(-1.98412698412698412698e-4));
+    sine = multiply_add(sine, square, all_doubles(8.33333333333333333333e-3));
+    sine = multiply_add(sine, square, all_doubles(-1.66666666666666666667e-1));
+    sine = multiply_add(sine * square, rest, rest);
+    vd cosine = multiply_add(square, all_doubles(2.08767569878680989792e-9), all_doubles(-2.75573192239858906526e-7));
+    cosine = multiply_add(cosine, square, all_doubles(2.48015873015873015873e-5));
+    cosine = multiply_add(cosine, square, all_doubles(-1.38888888888888888889e-3));
+    cosine = multiply_add(cosine, square, all_doubles(4.16666666666666666667e-2));
+    cosine = multiply_add(cosine, square, all_doubles(-0.5));
+    cosine = multiply_add(cosine, square, all_doubles(1.0));
     const vl swaps = -(turns & 1);
     const vl a = reinterpret_cast<vl>(sine), b = reinterpret_cast<vl>(cosine);
     const vl sine_bits = ((a & ~swaps) | (b & swaps)) ^ ((turns & 2) << 62);
     const vl cosine_bits = ((b & ~swaps) | (a & swaps)) ^ (((turns + 1) & 2) << 62);
-    *reinterpret_cast<vf_half*>(sines) = __builtin_convertvector(reinterpret_cast<vd>(sine_bits), vf_half);
-    *reinterpret_cast<vf_half*>(cosines) = __builtin_convertvector(reinterpret_cast<vd>(cosine_bits), vf_half);
+    sines = __builtin_convertvector(reinterpret_cast<vd>(sine_bits), vf_half);
+    cosines = __builtin_convertvector(reinterpret_cast<vd>(cosine_bits), vf_half);
+}
+
+static inline void cosine_and_sine(vf angles, vf& cosines, vf& sines) {
+#if GEMWRIGHT_LANES == 8
+#define GEMWRIGHT_LOW 0, 1, 2, 3
+#define GEMWRIGHT_HIGH 4, 5, 6, 7
+#else
+#define GEMWRIGHT_LOW 0, 1, 2, 3, 4, 5, 6, 7
+#define GEMWRIGHT_HIGH 8, 9, 10, 11, 12, 13, 14, 15
+#endif
+    vf_half cosine[2], sine[2];
+    cosine_and_sine(__builtin_shufflevector(angles, angles, GEMWRIGHT_LOW), cosine[0], sine[0]);
+    cosine_and_sine(__builtin_shufflevector(angles, angles, GEMWRIGHT_HIGH), cosine[1], sine[1]);
+    cosines = __builtin_shufflevector(cosine[0], cosine[1], GEMWRIGHT_LOW, GEMWRIGHT_HIGH);
+    sines = __builtin_shufflevector(sine[0], sine[1], GEMWRIGHT_LOW, GEMWRIGHT_HIGH);
+#undef GEMWRIGHT_LOW
+#undef GEMWRIGHT_HIGH
 }
 
 // The `count` values from a cached row's element d on (fewer than a vector at a head's end), zeros after them.
@@ -200,38 +231,55 @@ static inline vf read_part(const char* row, bool is_bfloat16, int64_t d, int64_t
     return widen_bfloat16(lanes);
 }
 
-// out[padded_dim] = a cached row as float32, padded with zeros.
-static inline void widen_row(const char* row, bool is_bfloat16, int64_t head_dim, float* out) {
+// out[padded_dim] = a cached row as float32, padded with zeros. Looks ahead to another row.
+template <bool kBfloat16>
+static inline void widen_row(const char* row, const char* ahead, int64_t head_dim, float* out) {
+    constexpr int64_t kBytes = kBfloat16 ? 2 : 4;
     int64_t d = 0;
-    if (is_bfloat16)
-        for (; d + kLanes <= head_dim; d += kLanes) store(out + d, read<true>(row, d));
-    else
-        for (; d + kLanes <= head_dim; d += kLanes) store(out + d, read<false>(row, d));
-    if (d < head_dim) store(out + d, read_part(row, is_bfloat16, d, head_dim - d));
+    for (; d + kLanes <= head_dim; d += kLanes) {
+        if (d * kBytes % 64 == 0) look_ahead(ahead, d * kBytes);
+        store(out + d, read<kBfloat16>(row, d));
+    }
+    if (d < head_dim) store(out + d, read_part(row, kBfloat16, d, head_dim - d));
 }
 
-// out[padded_dim] = the key of a cached value: RoPE(value * norm) at `position`, rounded as the cache rounds. Pairs from
-// num_turning on stand still.
-static inline void rebuild_key(const char* value, bool is_bfloat16, const float* norm, const float* frequencies, int64_t num_turning, int64_t position, int64_t head_dim, float* out) {
+// How the keys of a layer come from its values.
+struct Rebuild {
+    const float *norm, *frequencies;
+    int64_t num_turning;  // pairs from here on stand still
+};
+
+// As round_to_bfloat16, of products of cached values, whose NaN stay NaN without a look at them.
+static inline vf nearest_bfloat16(vf x) {
+    const vu bits = reinterpret_cast<vu>(x);
+    return reinterpret_cast<vf>((bits + 0x7FFFu + ((bits >> 16) & 1u)) & 0xFFFF0000u);
+}
+
+// out[padded_dim] = the key of a cached value: RoPE(value * norm) at `position`, rounded as the cache rounds.
+template <bool kBfloat16>
+static inline void rebuild_key(const char* value, const char* ahead, const Rebuild& rebuild, int64_t position, int64_t head_dim, float* out) {
+    constexpr int64_t kBytes = kBfloat16 ? 2 : 4;
     const int64_t half = head_dim / 2;
-    widen_row(value, is_bfloat16, head_dim, out);
+    const float* norm = rebuild.norm;
     for (int64_t i = 0; i < half; i += kLanes) {
         const int64_t count = std::min<int64_t>(kLanes, half - i);
         const bool is_whole = count == kLanes;
-        vf low = is_whole ? load(out + i) * load(norm + i) : load_part(out + i, count) * load_part(norm + i, count);
-        vf high = is_whole ? load(out + half + i) * load(norm + half + i)
-                           : load_part(out + half + i, count) * load_part(norm + half + i, count);
-        if (i < num_turning) {
-            float angles[kLanes], cosines[kLanes], sines[kLanes];
-            const vf frequency = is_whole ? load(frequencies + i) : load_part(frequencies + i, count);
-            store(angles, frequency * all(static_cast<float>(position)));
-            cosine_and_sine(angles, cosines, sines);
-            cosine_and_sine(angles + kLanes / 2, cosines + kLanes / 2, sines + kLanes / 2);
-            turn(low, high, load(cosines), load(sines));
+        if (i * kBytes % 64 == 0) {
+            look_ahead(ahead, i * kBytes);
+            look_ahead(ahead, (half + i) * kBytes);
         }
-        if (is_bfloat16) {
-            low = reinterpret_cast<vf>(round_to_bfloat16(low));
-            high = reinterpret_cast<vf>(round_to_bfloat16(high));
+        vf low = is_whole ? read<kBfloat16>(value, i) * load(norm + i) : read_part(value, kBfloat16, i, count) * load_part(norm + i, count);
+        vf high = is_whole ? read<kBfloat16>(value, half + i) * load(norm + half + i)
+                           : read_part(value, kBfloat16, half + i, count) * load_part(norm + half + i, count);
+        if (i < rebuild.num_turning) {
+            const vf frequency = is_whole ? load(rebuild.frequencies + i) : load_part(rebuild.frequencies + i, count);
+            vf cosines, sines;
+            cosine_and_sine(frequency * all(static_cast<float>(position)), cosines, sines);
+            turn(low, high, cosines, sines);
+        }
+        if (kBfloat16) {
+            low = nearest_bfloat16(low);
+            high = nearest_bfloat16(high);
         }
         if (is_whole) {
             store(out + i, low);
@@ -241,6 +289,7 @@ static inline void rebuild_key(const char* value, bool is_bfloat16, const float*
             store_part(out + half + i, high, count);
         }
     }
+    for (int64_t d = head_dim; d % kLanes != 0; d++) out[d] = 0;
 }
 
 // Scores of the places begin..end of a chunk to weights, in place; their sum, and the largest score.
@@ -276,6 +325,7 @@ static inline void weights_of_scores(float* scores, int64_t begin, int64_t end, 
 struct ChunkWork {
     int64_t num_rows, padded_dim;
     int64_t begin, end;           // places of the chunk that some row sees
+    int64_t tile_keys;            // keys of a tile
     int64_t ahead;                // rows of K and V between the one read and the one looked at
     float *queries, *summed;      // [num_rows, padded_dim]
     float* scores;                // [num_rows, kScoreStride], by place in the chunk
@@ -383,10 +433,15 @@ static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv
 
     const bool rebuilds = call.rebuild_norm != nullptr, is_bfloat16 = call.values.is_bfloat16;
     const bool widens = head_dim % kLanes != 0 || work.num_rows > kDirectRows;
+    // Half a tile where a whole one would be too much for the first cache.
+    const int64_t bytes_as_read = work.padded_dim * (widens || rebuilds || !is_bfloat16 ? 4 : 2);
+    work.tile_keys = kTileKeys * bytes_as_read > kTileBytes ? kTileKeys / 2 : kTileKeys;
     if (work.begin < work.end) {
         for (int64_t t = first; t < last; t++)
-            for (int64_t g = 0; g < group; g++)
-                widen_row(reinterpret_cast<const char*>(call.query.row(t) + (kv_head * group + g) * head_dim), false, head_dim, work.queries + ((t - first) * group + g) * work.padded_dim);
+            for (int64_t g = 0; g < group; g++) {
+                const char* row = reinterpret_cast<const char*>(call.query.row(t) + (kv_head * group + g) * head_dim);
+                widen_row<false>(row, row, head_dim, work.queries + ((t - first) * group + g) * work.padded_dim);
+            }
 
         // Where the rows of K lie, then those of V, then the last again for whoever looks ahead.
         const int64_t num_keys = work.end - work.begin;
@@ -411,19 +466,28 @@ static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv
         const char* tile_rows[kTileKeys + 8];
         for (int64_t i = 0; i < kTileKeys + 8; i++) tile_rows[i] = reinterpret_cast<const char*>(work.tile + std::min<int64_t>(i, kTileKeys - 1) * work.padded_dim);
 
-        int64_t num_turning = 0;
+        Rebuild rebuild{call.rebuild_norm, call.rebuild_frequencies, 0};
         if (rebuilds)
             for (int64_t i = 0; i < head_dim / 2; i++)
-                if (call.rebuild_frequencies[i] != 0) num_turning = i + 1;
+                if (rebuild.frequencies[i] != 0) rebuild.num_turning = i + 1;
+        const auto widen_tile = [&](const char* const* from, int64_t count) {
+            for (int64_t k = 0; k < count; k++)
+                is_bfloat16 ? widen_row<true>(from[k], from[k + work.ahead], head_dim, work.tile + k * work.padded_dim)
+                            : widen_row<false>(from[k], from[k + work.ahead], head_dim, work.tile + k * work.padded_dim);
+        };
 
-        for (int64_t low = work.begin; low < work.end; low += kTileKeys) {
-            const int64_t high = std::min(low + kTileKeys, work.end), at = low - work.begin;
+        for (int64_t low = work.begin; low < work.end; low += work.tile_keys) {
+            const int64_t high = std::min(low + work.tile_keys, work.end), at = low - work.begin;
             if (rebuilds) {
-                for (int64_t k = low; k < high; k++)
-                    rebuild_key(values[k - work.begin], is_bfloat16, call.rebuild_norm, call.rebuild_frequencies, num_turning, start + k, head_dim, work.tile + (k - low) * work.padded_dim);
+                for (int64_t k = 0; k < high - low; k++) {
+                    const char *value = values[at + k], *ahead = values[at + k + work.ahead];
+                    float* key = work.tile + k * work.padded_dim;
+                    is_bfloat16 ? rebuild_key<true>(value, ahead, rebuild, start + low + k, head_dim, key)
+                                : rebuild_key<false>(value, ahead, rebuild, start + low + k, head_dim, key);
+                }
                 score_tile<false, false>(work, low, high, tile_rows);
             } else if (widens) {
-                for (int64_t k = low; k < high; k++) widen_row(rows[k - work.begin], is_bfloat16, head_dim, work.tile + (k - low) * work.padded_dim);
+                widen_tile(rows + at, high - low);
                 score_tile<false, false>(work, low, high, tile_rows);
             } else if (is_bfloat16) {
                 score_tile<true, true>(work, low, high, rows + at);
@@ -434,10 +498,10 @@ static void attend_chunk(const AttentionCall& call, int64_t sequence, int64_t kv
         for (int64_t r = 0; r < work.num_rows; r++)
             if (work.row_begin[r] < work.row_end[r])
                 weights_of_scores(work.scores + r * kScoreStride, work.row_begin[r], work.row_end[r], call.scale, call.softcap, partials[r]);
-        for (int64_t low = work.begin; low < work.end; low += kTileKeys) {
-            const int64_t high = std::min(low + kTileKeys, work.end), at = low - work.begin;
+        for (int64_t low = work.begin; low < work.end; low += work.tile_keys) {
+            const int64_t high = std::min(low + work.tile_keys, work.end), at = low - work.begin;
             if (widens) {
-                for (int64_t k = low; k < high; k++) widen_row(values[k - work.begin], is_bfloat16, head_dim, work.tile + (k - low) * work.padded_dim);
+                widen_tile(values + at, high - low);
                 weigh_tile<false, false>(work, low, high, tile_rows);
             } else if (is_bfloat16) {
                 weigh_tile<true, true>(work, low, high, values + at);
