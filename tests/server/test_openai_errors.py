@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from gemwright.server.settings import ServerSettings
 from gemwright.testing import write_tiny_checkpoint
 from gemwright.testing.scripted import answers, scripted_llm
 from tests.openai_script import TOOL, ask, user
+from tests.operation import endings, until
 from tests.serving import Served, serving
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
@@ -321,14 +321,12 @@ def test_names_and_the_field_of_thoughts_are_as_the_server_was_told(slow_client:
 
 def test_who_goes_away_leaves_nothing_behind(slow: Served, slow_client: openai.OpenAI) -> None:
     """Field case 121."""
-    stream = slow_client.chat.completions.create(model="first", messages=user("long"), stream=True)  # type: ignore[call-overload]
-    next(iter(stream))
-    assert slow.service.live
-    stream.close()
-    deadline = time.monotonic() + 10
-    while slow.service.live or slow.engine.num_running:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    with endings(slow.service) as ended:
+        stream = slow_client.chat.completions.create(model="first", messages=user("long"), stream=True)  # type: ignore[call-overload]
+        next(iter(stream))
+        stream.close()
+        until(lambda: ended and not slow.service.live and not slow.engine.num_running)
+    assert ended[0].completion is None
 
 
 @pytest.mark.parametrize(

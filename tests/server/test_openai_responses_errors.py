@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from gemwright.server.settings import ServerSettings
 from gemwright.testing import write_tiny_checkpoint
 from gemwright.testing.scripted import answers, scripted_llm
 from tests.openai_script import SCHEMA, Told
+from tests.operation import endings, until
 from tests.responses_script import PERSON_FORMAT, THINK, TOOL, events_of, respond
 from tests.serving import Served, serving
 
@@ -308,15 +308,13 @@ def test_an_error_in_the_middle_ends_as_a_failed_response(slow_client: openai.Op
 
 def test_who_goes_away_leaves_nothing_behind(slow: Served, slow_client: openai.OpenAI) -> None:
     """Field case 121."""
-    stream = slow_client.responses.create(model="gemma", input="long", stream=True)
-    assert next(iter(stream)).type == "response.created"
-    deadline = time.monotonic() + 10
-    while not slow.service.live:
-        assert time.monotonic() < deadline
-    stream.close()
-    while slow.service.live or slow.engine.num_running:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    with endings(slow.service) as ended:
+        stream = slow_client.responses.create(model="gemma", input="long", stream=True)
+        assert next(iter(stream)).type == "response.created"
+        until(lambda: slow.service.live or ended)
+        stream.close()
+        until(lambda: ended and not slow.service.live and not slow.engine.num_running)
+    assert ended[0].completion is None
 
 
 def test_a_model_that_cannot_think_is_not_asked_to(slow_client: openai.OpenAI) -> None:
