@@ -1,349 +1,548 @@
-// Matrix products of one level: packed weights times rows.
+// Matrix products of one level: packed weights times rows. docs/kernels.md draws the layouts and states the sums.
 //
-// A packed group is 32 neighboring inputs of the 32 outputs of a panel; words of 32 bits, one for each output:
-//   q4_0 [scales: 32 float16][nibbles: 4 x 32 words]       q4_1 has 32 float16 minima behind the scales
-//   q5_0, q5_1: the same with [fifth bits: 32 words] before the nibbles
-//   q8_0 [scales][bytes: 8 x 32 words]
-//   q4_k, q5_k, of 256 inputs: [scales][minima] and 8 groups of [32 bytes scales][32 bytes minima][fifth bits][nibbles]
-//   q6_k, of 256 inputs: [scales] and 8 groups of [2 x 32 bytes scales][nibbles][fifth and sixth bits: 2 x 32 words]
-//   float32 [inputs][32], bfloat16 [pairs of inputs][32 words]
-// Which code lies where in a word says matrix.cpp; it is so that a shift and a mask make pairs of int16, the codes of
-// two neighboring inputs, in every 32-bit lane.
+// A packed group is 32 neighboring inputs of the 32 outputs of a panel: scales, then words of 32 bits, one for each
+// output. A 16-bit half of a word holds codes of inputs of one parity, so that a mask or a shift makes pairs of int16 in
+// every 32-bit lane, the codes of two neighboring inputs: what add_products takes. Sixteen pairs make a group.
 
-constexpr int kVectors = kPanel / kLanes;  // of outputs in a panel
-constexpr int kGroups = 8;                 // of inputs unpacked at once where several rows share them
-constexpr int64_t kRowsAtOnce = 64;        // rows that share unpacked inputs
-constexpr int64_t kBlock = 32 * kGroups;   // inputs whose float products are summed by themselves
+constexpr int kVectors = kPanel / kLanes;        // of outputs in a panel
+constexpr int64_t kHalf = kPanel / 2;            // outputs whose unpacked inputs lie together
+constexpr int kHalfVectors = kHalf / kLanes;     // 2 or 1
+constexpr int64_t kBlock = 256;                  // inputs unpacked at once; float products of as many are summed by themselves
+constexpr int64_t kGroups = kBlock / 32;
+constexpr int64_t kRowsAtOnce = 64;              // rows that share what is unpacked
+constexpr int64_t kFewRows = 2;                  // as many rows take what is unpacked as it goes by
+// Rows of a tile: as many accumulators as the registers hold, and enough to hide the latency of a sum.
+#if defined(__AVX512F__)
+constexpr int kInt16Rows = 8, kFloatRows = 12;
+#else
+constexpr int kInt16Rows = 4, kFloatRows = 6;
+#endif
+constexpr int64_t kAheadBytes = 2048;                 // bytes of a panel that are fetched ahead
 
-// kLanes outputs of a group: value = (code - offset) * scale + least. Inputs 0..15 have scale[0], the others scale[1].
-struct Unpacked {
-    vs codes[16];  // codes[i]: inputs 2i and 2i + 1 of every output
-    vf scale[2];
-    vf least;
-};
+#define GEMWRIGHT_INLINE __attribute__((always_inline))
+
+// Calls `work` with the constants 0 .. count - 1, so that what depends on them is settled by the compiler.
+template <typename Work, int... i>
+GEMWRIGHT_INLINE static inline void repeat_each(Work&& work, std::integer_sequence<int, i...>) { (work(std::integral_constant<int, i>{}), ...); }
+template <int count, typename Work>
+GEMWRIGHT_INLINE static inline void repeat(Work&& work) { repeat_each(work, std::make_integer_sequence<int, count>{}); }
+
+template <int64_t count>
+GEMWRIGHT_INLINE static inline void fetch_ahead(const uint8_t* at) {
+#pragma GCC unroll 32
+    for (int64_t line = 0; line < count; line += 64) __builtin_prefetch(at + kAheadBytes + line);
+}
+
+// ---- Codes ----
 
 constexpr bool is_k_quant(Encoding e) { return e == Encoding::q4_k || e == Encoding::q5_k || e == Encoding::q6_k; }
-constexpr bool has_fifth_bit(Encoding e) { return e == Encoding::q5_0 || e == Encoding::q5_1 || e == Encoding::q5_k; }
 constexpr bool has_least(Encoding e) { return e == Encoding::q4_1 || e == Encoding::q5_1 || e == Encoding::q4_k || e == Encoding::q5_k; }
-constexpr int code_offset(Encoding e) {
-    return e == Encoding::q4_0 ? 8 : e == Encoding::q5_0 ? 16 : e == Encoding::q6_k ? 32 : 0;
-}
-
-// Bytes of a packed group, and of what stands before the 8 groups of a k-quant.
-constexpr int64_t group_bytes(Encoding e) {
-    const int64_t nibbles = 16 * kPanel, fifth = has_fifth_bit(e) ? 4 * kPanel : 0;
+constexpr int code_bits(Encoding e) {
     switch (e) {
-        case Encoding::q8_0: return 2 * kPanel + 32 * kPanel;
-        case Encoding::q6_k: return 2 * kPanel + nibbles + 8 * kPanel;
-        case Encoding::q4_k:
-        case Encoding::q5_k: return 2 * kPanel + fifth + nibbles;
-        default: return 2 * kPanel * (has_least(e) ? 2 : 1) + fifth + nibbles;
+        case Encoding::q8_0: return 8;
+        case Encoding::q6_k: return 6;
+        case Encoding::q5_0:
+        case Encoding::q5_1:
+        case Encoding::q5_k: return 5;
+        default: return 4;
     }
 }
-constexpr int64_t head_bytes(Encoding e) {
-    return e == Encoding::q6_k ? 2 * kPanel : is_k_quant(e) ? 4 * kPanel : 0;
+// A weight is (code - offset) * scale + least.
+constexpr int code_offset(Encoding e) {
+    return e == Encoding::q4_0 ? 8 : e == Encoding::q5_0 ? 16 : e == Encoding::q6_k ? 32 : e == Encoding::q8_0 ? 128 : 0;
+}
+// Scales of a group: the first and the second 16 inputs of q6_k have their own.
+constexpr int num_scales(Encoding e) { return e == Encoding::q6_k ? 2 : 1; }
+constexpr int64_t words_bytes(Encoding e) { return 4 * kPanel * code_bits(e); }
+// Bytes of what stands before the groups of a block, and of the scales of a group.
+constexpr int64_t block_head_bytes(Encoding e) { return !is_k_quant(e) ? 0 : has_least(e) ? 4 * kPanel : 2 * kPanel; }
+constexpr int64_t group_head_bytes(Encoding e) { return is_k_quant(e) || !has_least(e) ? 2 * kPanel : 4 * kPanel; }
+constexpr int64_t group_bytes(Encoding e) { return group_head_bytes(e) + words_bytes(e); }
+constexpr int groups_of_a_block(Encoding e) { return is_k_quant(e) ? 8 : 1; }
+constexpr int64_t block_bytes(Encoding e) { return block_head_bytes(e) + groups_of_a_block(e) * group_bytes(e); }
+
+// The bits by which code_in_place leaves pair i shifted to the left.
+template <Encoding e>
+constexpr int place(int i) {
+    if (code_bits(e) == 4) return i % 4 == 3 ? 0 : 4 * (i % 4);
+    if (code_bits(e) == 5) return i == 15 || i % 3 == 2 ? 0 : 1 + 5 * (i % 3);
+    if (code_bits(e) == 6) return i % 8 < 6 && i % 2 == 0 ? 4 : 0;
+    return 0;
+}
+// Which of up to three sums collects pair i, where codes in place are multiplied: one for each place.
+template <Encoding e>
+constexpr int slot_place(int s) { return s == 0 ? 0 : code_bits(e) == 5 ? 5 * s - 4 : 4 * s; }
+template <Encoding e>
+constexpr int slot(int i) { return place<e>(i) == 0 ? 0 : place<e>(i) == slot_place<e>(1) ? 1 : 2; }
+
+// Pair i of a group; word(c) gives word c.
+template <Encoding e, int i, typename Word>
+GEMWRIGHT_INLINE static inline vus code_in_place(const Word& word) {
+    if constexpr (code_bits(e) == 4) {
+        const vus w = word(i / 4);
+        if constexpr (i % 4 == 3) return w >> 12;
+        else return w & static_cast<uint16_t>(15 << 4 * (i % 4));
+    } else if constexpr (code_bits(e) == 5 && i < 15) {
+        const vus w = word(i / 3);
+        if constexpr (i % 3 == 2) return w >> 11;
+        else return w & static_cast<uint16_t>(31 << (1 + 5 * (i % 3)));
+    } else if constexpr (code_bits(e) == 5) {
+        // The last pair has its bits in the lowest of the five words.
+        vus code = word(4) & 1;
+        repeat<4>([&](auto n) GEMWRIGHT_INLINE { code = (code + code) | (word(3 - n) & 1); });
+        return code;
+    } else if constexpr (code_bits(e) == 6) {
+        constexpr int half = i / 8, m = i % 8;
+        // The last two pairs of a half have their bits in the lowest four of its three words.
+        if constexpr (m == 6) return (word(3 * half) & 15) | (word(3 * half + 1) & 3) << 4;
+        else if constexpr (m == 7) return (word(3 * half + 2) & 15) | (word(3 * half + 1) & 12) << 2;
+        else if constexpr (m % 2 == 1) return word(3 * half + m / 2) >> 10;
+        else return word(3 * half + m / 2) & 0x3F0;
+    } else {
+        const vus w = word(i / 2);
+        if constexpr (i % 2 == 1) return w >> 8;
+        else return w & 255;
+    }
+}
+template <Encoding e, int i, typename Word>
+GEMWRIGHT_INLINE static inline vus code_of(const Word& word) {
+    if constexpr (place<e>(i) == 0) return code_in_place<e, i>(word);
+    else return code_in_place<e, i>(word) >> place<e>(i);
 }
 
-// Unpacks vector `v` of group `g` of a panel.
+// Where a group lies: the head of its block (k-quants), its own head, its words.
+struct Place {
+    const uint8_t* block;
+    const uint8_t* head;
+};
 template <Encoding e>
-static inline void unpack(const uint8_t* panel, int64_t g, int v, Unpacked& to) {
-    const uint8_t* block = panel;
-    if constexpr (is_k_quant(e)) {
-        block += g / 8 * (head_bytes(e) + 8 * group_bytes(e));
-        g %= 8;
+static inline Place place_of(const uint8_t* panel, int64_t g) {
+    const uint8_t* block = panel + g / groups_of_a_block(e) * block_bytes(e);
+    return {block, block + block_head_bytes(e) + g % groups_of_a_block(e) * group_bytes(e)};
+}
+GEMWRIGHT_INLINE static inline vf halves_at(const uint8_t* at, int64_t output) { return widen_halves(reinterpret_cast<const uint16_t*>(at) + output); }
+
+// Scale `which` of the kLanes outputs from `output` on. Products of scales are exact: they have 18 bits at most.
+template <Encoding e>
+GEMWRIGHT_INLINE static inline vf scale_of(const Place& group, int which, int64_t output) {
+    if constexpr (e == Encoding::q6_k) return halves_at(group.block, output) * to_floats(widen_signed_bytes(reinterpret_cast<const int8_t*>(group.head) + kPanel * which + output));
+    else if constexpr (is_k_quant(e)) return halves_at(group.block, output) * to_floats(widen_bytes(group.head + output));
+    else return halves_at(group.head, output);
+}
+template <Encoding e>
+GEMWRIGHT_INLINE static inline vf least_of(const Place& group, int64_t output) {
+    if constexpr (is_k_quant(e)) return -(halves_at(group.block + 2 * kPanel, output) * to_floats(widen_bytes(group.head + kPanel + output)));
+    else return halves_at(group.head + 2 * kPanel, output);
+}
+template <Encoding e>
+GEMWRIGHT_INLINE static inline vus word_of(const Place& group, int c, int64_t output) {
+    return reinterpret_cast<vus>(load_bits(group.head + group_head_bytes(e) + 4 * (kPanel * c + output)));
+}
+
+// ---- Rows as 16-bit integers ----
+
+static void quantize_row(const float* x, int64_t width, int64_t padded_width, int16_t* codes, int32_t* sums, float* scale) {
+    typedef int16_t vs_half __attribute__((vector_size(2 * GEMWRIGHT_LANES), aligned(2), may_alias));
+    // As integers, floats without their sign order as their sizes do, infinity and NaN above all.
+    const vi sizes = all_bits(INT32_MAX);
+    vi largest_bits{};
+    int64_t k = 0;
+    for (; k + kLanes <= width; k += kLanes) {
+        const vi bits = load_bits(x + k) & sizes, more = bits > largest_bits;
+        largest_bits = (bits & more) | (largest_bits & ~more);
     }
-    const uint8_t* at = block + head_bytes(e) + g * group_bytes(e);
-    const int64_t output = static_cast<int64_t>(v) * kLanes;
-    const auto halves = [&](const uint8_t* from) { return widen_halves(reinterpret_cast<const uint16_t*>(from) + output); };
-    if constexpr (e == Encoding::q6_k) {
-        const vf d = halves(block);
-        for (int half = 0; half < 2; half++)
-            to.scale[half] = d * to_floats(widen_signed_bytes(reinterpret_cast<const int8_t*>(at) + kPanel * half + output));
-        at += 2 * kPanel;
-    } else if constexpr (is_k_quant(e)) {
-        to.scale[0] = to.scale[1] = halves(block) * to_floats(widen_bytes(at + output));
-        to.least = -(halves(block + 2 * kPanel) * to_floats(widen_bytes(at + kPanel + output)));
-        at += 2 * kPanel;
-    } else {
-        to.scale[0] = to.scale[1] = halves(at);
-        at += 2 * kPanel;
-        if constexpr (has_least(e)) {
-            to.least = halves(at);
-            at += 2 * kPanel;
-        }
+    int32_t most_bits = 0;
+    for (int i = 0; i < kLanes; i++) most_bits = std::max(most_bits, largest_bits[i]);
+    for (; k < width; k++) {
+        int32_t bits;
+        std::memcpy(&bits, x + k, 4);
+        most_bits = std::max(most_bits, bits & INT32_MAX);
     }
-    const uint8_t* words = at + 4 * output;
-    if constexpr (e == Encoding::q8_0) {
-#pragma GCC unroll 8
-        for (int c = 0; c < 8; c++) {
-            const vs word = reinterpret_cast<vs>(load_bits(words + 4 * kPanel * c));
-            to.codes[2 * c] = reinterpret_cast<vs>(reinterpret_cast<vus>(word) << 8) >> 8;
-            to.codes[2 * c + 1] = word >> 8;
-        }
+    float most;
+    std::memcpy(&most, &most_bits, 4);
+    if (most == 0 || !(most < std::numeric_limits<float>::infinity())) {
+        std::memset(codes, 0, static_cast<size_t>(padded_width) * 2);
+        std::memset(sums, 0, static_cast<size_t>(padded_width / 16) * 4);
+        *scale = most == 0 ? 0.0f : std::numeric_limits<float>::quiet_NaN();  // a row that is not finite stays so
         return;
     }
-    vus fifth{};
-    if constexpr (has_fifth_bit(e)) {
-        fifth = reinterpret_cast<vus>(load_bits(words));
-        words += 4 * kPanel;
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        const vus word = reinterpret_cast<vus>(load_bits(words + 4 * kPanel * c));
-        vus sixth{};
-        if constexpr (e == Encoding::q6_k) sixth = reinterpret_cast<vus>(load_bits(words + 16 * kPanel + 4 * kPanel * (c / 2)));
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) {
-            vus code = word >> (4 * j) & 15;
-            if constexpr (has_fifth_bit(e)) {
-                const int bit = 4 * c + j;
-                code |= (bit < 4 ? fifth << (4 - bit) : fifth >> (bit - 4)) & 16;
-            }
-            if constexpr (e == Encoding::q6_k) {
-                const int bit = 2 * (4 * (c % 2) + j);
-                code |= (bit < 4 ? sixth << (4 - bit) : sixth >> (bit - 4)) & 48;
-            }
-            to.codes[4 * c + j] = reinterpret_cast<vs>(code);
-        }
+    *scale = most / 32767.0f;
+    // A very small row is lifted first, so that the inverse of its scale is finite.
+    const float lift = most < 1e-30f ? 0x1p64f : 1.0f, inverse = 32767.0f / (most * lift);
+    for (k = 0; k + kLanes <= width; k += kLanes)
+        *reinterpret_cast<vs_half*>(codes + k) = __builtin_convertvector(round_to_int(load(x + k) * all(lift) * all(inverse)), vs_half);
+    for (; k < width; k++) codes[k] = static_cast<int16_t>(std::nearbyintf(x[k] * lift * inverse));
+    for (; k < padded_width; k++) codes[k] = 0;
+    for (k = 0; k < padded_width; k += 16) {
+        int32_t sum = 0;
+        for (int64_t i = k; i < k + 16; i++) sum += codes[i];
+        sums[k / 16] = sum;
     }
 }
 
-// sums[r] += one group's products of `count` rows; x and x_sums are those of the first row at this group.
-template <Encoding e, int count>
-static inline void add_group(const Unpacked& group, const int16_t* x, int64_t x_stride, const int32_t* x_sums, int64_t sums_stride, vf* sums, int sums_step) {
-    for (int half = 0; half < (e == Encoding::q6_k ? 2 : 1); half++) {
-        vi dot[count];
-        int32_t total[count];
-        for (int r = 0; r < count; r++) {
-            const int32_t* own = x_sums + r * sums_stride;
-            total[r] = e == Encoding::q6_k ? own[half] : own[0] + own[1];
-            dot[r] = all_bits(-code_offset(e) * total[r]);
-        }
-        const int begin = e == Encoding::q6_k ? 8 * half : 0, end = e == Encoding::q6_k ? begin + 8 : 16;
-#pragma GCC unroll 16
-        for (int i = begin; i < end; i++)
-            for (int r = 0; r < count; r++) {
-                int32_t pair;
-                std::memcpy(&pair, x + r * x_stride + 2 * i, 4);
-                dot[r] = add_products(group.codes[i], reinterpret_cast<vs>(all_bits(pair)), dot[r]);
-            }
-        for (int r = 0; r < count; r++) {
-            vf& sum = sums[r * sums_step];
-            sum = multiply_add_once(to_floats(dot[r]), group.scale[half], sum);
-            if constexpr (has_least(e)) sum = multiply_add_once(all(static_cast<float>(total[r])), group.least, sum);
-        }
-    }
+GEMWRIGHT_INLINE static inline vs pair_at(const int16_t* x) {
+    int32_t pair;
+    std::memcpy(&pair, x, 4);
+    return reinterpret_cast<vs>(all_bits(pair));
 }
 
 // Writes the outputs of a panel that the matrix has.
 static inline void put_outputs(const Matrix& matrix, int64_t panel, const float* values, float factor, float* out) {
     const int64_t first = panel * kPanel, count = std::min<int64_t>(kPanel, matrix.num_outputs - first);
+    if (count == kPanel) {
+        for (int v = 0; v < kVectors; v++) store(out + first + v * kLanes, load(values + v * kLanes) * all(factor));
+        return;
+    }
     for (int64_t n = 0; n < count; n++) out[first + n] = values[n] * factor;
 }
 
-// `count` rows from row t on, the panel read once and unpacked as it goes.
-template <Encoding e, int count>
+// ---- 16-bit products of few rows: the panel is unpacked as it goes by ----
+
+// sums[r][v] += one group of rows r; codes and sums of x are those of the first row at this group.
+template <Encoding e, int rows>
+GEMWRIGHT_INLINE static inline void add_group_of_few(const Place& group, const int16_t* x, int64_t x_stride, const int32_t* x_sums, int64_t sums_stride, vf (&sums)[rows][kVectors]) {
+    // For one row codes are multiplied where they stand, and sums are shifted instead of codes.
+    constexpr bool in_place = rows == 1;
+    constexpr int slots = !in_place || code_bits(e) == 8 ? 1 : code_bits(e) == 6 ? 2 : 3;
+    constexpr int pairs = 16 / num_scales(e);
+    constexpr int vectors = in_place ? kVectors : 2;
+#pragma GCC unroll 1
+    for (int v0 = 0; v0 < kVectors; v0 += vectors) {
+        const auto one_part = [&](auto part) GEMWRIGHT_INLINE {
+            vi dots[slots][rows][vectors] = {};
+            vi totals[rows];
+            for (int r = 0; r < rows; r++) {
+                const int32_t* own = x_sums + r * sums_stride;
+                totals[r] = all_bits(num_scales(e) == 2 ? own[part] : own[0] + own[1]);
+                if constexpr (code_offset(e) != 0)
+                    for (int v = 0; v < vectors; v++) dots[0][r][v] = totals[r] * -code_offset(e);
+            }
+            repeat<pairs>([&](auto n) GEMWRIGHT_INLINE {
+                constexpr int i = pairs * part + n, s = in_place ? slot<e>(i) : 0;
+                vs factors[rows];
+                for (int r = 0; r < rows; r++) factors[r] = pair_at(x + r * x_stride + 2 * i);
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++) {
+                    const auto word = [&](int c) GEMWRIGHT_INLINE { return word_of<e>(group, c, (v0 + v) * kLanes); };
+                    const vs codes = reinterpret_cast<vs>(in_place ? code_in_place<e, i>(word) : code_of<e, i>(word));
+                    for (int r = 0; r < rows; r++) dots[s][r][v] = add_products(codes, factors[r], dots[s][r][v]);
+                }
+            });
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) {
+                const int64_t output = (v0 + v) * kLanes;
+                const vf scale = scale_of<e>(group, part, output);
+                for (int r = 0; r < rows; r++) {
+                    vi dot = dots[0][r][v];
+                    if constexpr (slots > 1) dot = dot + (dots[1][r][v] >> slot_place<e>(1));
+                    if constexpr (slots > 2) dot = dot + (dots[2][r][v] >> slot_place<e>(2));
+                    vf& sum = sums[r][v0 + v];
+                    sum = multiply_add_once(to_floats(dot), scale, sum);
+                    if constexpr (has_least(e)) sum = multiply_add_once(to_floats(totals[r]), least_of<e>(group, output), sum);
+                }
+            }
+        };
+        one_part(std::integral_constant<int, 0>{});
+        if constexpr (num_scales(e) == 2) one_part(std::integral_constant<int, 1>{});
+        asm("" ::: "memory");  // what is loaded for two vectors is not kept for the next two: it would fill the registers
+    }
+}
+
+template <Encoding e, int rows>
 static void multiply_few(const Matrix& matrix, int64_t panel, const QuantizedRows& x, int64_t t, const Rows& out) {
-    const uint8_t* data = matrix.panel(panel);
-    const int64_t sums_stride = x.width / 16;
-    vf sums[count][kVectors] = {};
-    for (int64_t g = 0; g < matrix.width / 32; g++)
-        for (int v = 0; v < kVectors; v++) {
-            Unpacked group;
-            unpack<e>(data, g, v, group);
-            add_group<e, count>(group, x.codes + t * x.width + 32 * g, x.width, x.sums + t * sums_stride + 2 * g, sums_stride, &sums[0][v], kVectors);
+    const uint8_t* block = matrix.panel(panel);
+    const int64_t sums_stride = x.width / 16, num_blocks = matrix.width / (32 * groups_of_a_block(e));
+    const int16_t* codes = x.codes + t * x.width;
+    const int32_t* own = x.sums + t * sums_stride;
+    vf sums[rows][kVectors] = {};
+    for (int64_t b = 0; b < num_blocks; b++, block += block_bytes(e)) {
+        const uint8_t* head = block + block_head_bytes(e);
+        for (int g = 0; g < groups_of_a_block(e); g++, head += group_bytes(e), codes += 32, own += 2) {
+            fetch_ahead<group_bytes(e)>(head);
+            add_group_of_few<e, rows>({block, head}, codes, x.width, own, sums_stride, sums);
         }
-    for (int r = 0; r < count; r++) put_outputs(matrix, panel, reinterpret_cast<const float*>(sums[r]), x.scales[t + r], out.row(t + r));
+    }
+    for (int r = 0; r < rows; r++) put_outputs(matrix, panel, reinterpret_cast<const float*>(sums[r]), x.scales[t + r], out.row(t + r));
+}
+
+// ---- 16-bit products of many rows: a block of a panel is unpacked once ----
+
+// Half the outputs of a group, unpacked: codes less their offset.
+struct Group {
+    vs codes[16][kHalfVectors];
+    vf scale[2][kHalfVectors];
+    vf least[kHalfVectors];
+};
+
+template <Encoding e>
+static inline void unpack_group(const uint8_t* panel, int64_t g, int64_t first_output, Group& to) {
+    const Place group = place_of<e>(panel, g);
+#pragma GCC unroll 1
+    for (int v = 0; v < kHalfVectors; v++) {
+        const int64_t output = first_output + v * kLanes;
+        constexpr int num_words = code_bits(e);
+        vus words[num_words];
+#pragma GCC unroll 8
+        for (int c = 0; c < num_words; c++) words[c] = word_of<e>(group, c, output);
+        const auto word = [&](int c) GEMWRIGHT_INLINE { return words[c]; };
+        repeat<16>([&](auto i) GEMWRIGHT_INLINE { to.codes[i][v] = reinterpret_cast<vs>(code_of<e, i>(word)) - static_cast<int16_t>(code_offset(e)); });
+        for (int part = 0; part < num_scales(e); part++) to.scale[part][v] = scale_of<e>(group, part, output);
+        if constexpr (has_least(e)) to.least[v] = least_of<e>(group, output);
+    }
+}
+
+// sums[r * kPanel ...] += `count` groups times `rows` rows.
+template <int scales, bool least, int rows>
+static void add_groups(const Group* groups, int64_t count, const int16_t* x, int64_t x_stride, const int32_t* x_sums, int64_t sums_stride, float* sums) {
+    constexpr int pairs = 16 / scales;
+    const int16_t* x_rows[rows];
+    repeat<rows>([&](auto r) GEMWRIGHT_INLINE {
+        x_rows[r] = x + r * x_stride;
+        asm("" : "+r"(x_rows[r]));  // one register a row, not a table of offsets
+    });
+    for (int64_t g = 0; g < count; g++, x_sums += 2) {
+        const Group& group = groups[g];
+#pragma GCC unroll 1
+        for (int part = 0; part < scales; part++) {
+            vi dots[rows][kHalfVectors] = {};
+#pragma GCC unroll 16
+            for (int n = 0; n < pairs; n++) {
+                const auto& codes = group.codes[pairs * part + n];
+                repeat<rows>([&](auto r) GEMWRIGHT_INLINE {
+                    const vs factors = pair_at(x_rows[r] + 32 * g + 2 * (pairs * part + n));
+                    repeat<kHalfVectors>([&](auto v) GEMWRIGHT_INLINE { dots[r][v] = add_products(codes[v], factors, dots[r][v]); });
+                });
+            }
+            repeat<rows>([&](auto r) GEMWRIGHT_INLINE {
+                repeat<kHalfVectors>([&](auto v) GEMWRIGHT_INLINE {
+                    float* at = sums + r * kPanel + v * kLanes;
+                    vf sum = multiply_add_once(to_floats(dots[r][v]), group.scale[part][v], load(at));
+                    if constexpr (least) {
+                        const int32_t* own = x_sums + r * sums_stride;
+                        sum = multiply_add_once(to_floats(all_bits(own[0] + own[1])), group.least[v], sum);
+                    }
+                    store(at, sum);
+                });
+            });
+        }
+    }
+}
+
+// Calls work(rows, t) for tiles of `most` rows and one of the rest; `rows` is a constant.
+template <int most, typename Work>
+static inline void in_tiles(int64_t first, int64_t last, const Work& work) {
+    int64_t t = first;
+    for (; t + most <= last; t += most) work(std::integral_constant<int, most>{}, t);
+    repeat<most - 1>([&](auto n) {
+        if (last - t == n + 1) work(std::integral_constant<int, n + 1>{}, t);
+    });
 }
 
 template <Encoding e>
 static void multiply_many(const Matrix& matrix, int64_t panel, const QuantizedRows& x, int64_t first, int64_t last, const Rows& out, void* scratch) {
-    auto* groups = static_cast<Unpacked*>(scratch);
-    auto* sums = reinterpret_cast<vf*>(static_cast<uint8_t*>(scratch) + 256 * kPanel * 4);
+    auto* groups = static_cast<Group*>(scratch);
+    auto* sums = reinterpret_cast<float*>(groups + kGroups);
     const int64_t sums_stride = x.width / 16, num_groups = matrix.width / 32;
     std::memset(sums, 0, static_cast<size_t>(last - first) * kPanel * 4);
     for (int64_t from = 0; from < num_groups; from += kGroups) {
         const int64_t here = std::min<int64_t>(kGroups, num_groups - from);
-        for (int64_t g = 0; g < here; g++)
-            for (int v = 0; v < kVectors; v++) unpack<e>(matrix.panel(panel), from + g, v, groups[g * kVectors + v]);
-        for (int64_t t = first; t < last;) {
-            const int64_t count = last - t >= 4 ? 4 : 1;
-            for (int v = 0; v < kVectors; v++)
-                for (int64_t g = 0; g < here; g++) {
-                    const int16_t* codes = x.codes + t * x.width + 32 * (from + g);
-                    const int32_t* own = x.sums + t * sums_stride + 2 * (from + g);
-                    vf* at = sums + (t - first) * kVectors + v;
-                    if (count == 4) {
-                        add_group<e, 4>(groups[g * kVectors + v], codes, x.width, own, sums_stride, at, kVectors);
-                    } else {
-                        add_group<e, 1>(groups[g * kVectors + v], codes, x.width, own, sums_stride, at, kVectors);
-                    }
-                }
-            t += count;
+        for (int64_t half = 0; half < 2; half++) {
+            for (int64_t g = 0; g < here; g++) {
+                if (half == 0) fetch_ahead<group_bytes(e)>(place_of<e>(matrix.panel(panel), from + g).head);
+                unpack_group<e>(matrix.panel(panel), from + g, half * kHalf, groups[g]);
+            }
+            in_tiles<kInt16Rows>(first, last, [&](auto rows, int64_t t) {
+                add_groups<num_scales(e), has_least(e), rows>(groups, here, x.codes + t * x.width + 32 * from, x.width, x.sums + t * sums_stride + 2 * from, sums_stride,
+                                                              sums + (t - first) * kPanel + half * kHalf);
+            });
         }
     }
-    for (int64_t t = first; t < last; t++)
-        put_outputs(matrix, panel, reinterpret_cast<const float*>(sums + (t - first) * kVectors), x.scales[t], out.row(t));
+    for (int64_t t = first; t < last; t++) put_outputs(matrix, panel, sums + (t - first) * kPanel, x.scales[t], out.row(t));
 }
 
 template <Encoding e>
 static void multiply_panels(const Matrix& matrix, int64_t first, int64_t last, const QuantizedRows& x, const Rows& out, void* scratch) {
-    for (int64_t panel = first; panel < last; panel++) {
-        if (x.num_rows > 4) {
-            for (int64_t t = 0; t < x.num_rows; t += kRowsAtOnce)
-                multiply_many<e>(matrix, panel, x, t, std::min(x.num_rows, t + kRowsAtOnce), out, scratch);
-        } else if (x.num_rows == 4) {
-            multiply_few<e, 4>(matrix, panel, x, 0, out);
-        } else if (x.num_rows == 3) {
-            multiply_few<e, 3>(matrix, panel, x, 0, out);
-        } else if (x.num_rows == 2) {
-            multiply_few<e, 2>(matrix, panel, x, 0, out);
-        } else {
-            multiply_few<e, 1>(matrix, panel, x, 0, out);
+    // Rows outside, so that they stay in the second cache while panels go by.
+    for (int64_t t = 0; t < x.num_rows; t += kRowsAtOnce) {
+        const int64_t end = std::min(x.num_rows, t + kRowsAtOnce);
+        for (int64_t panel = first; panel < last; panel++) {
+            if (end - t > kFewRows) multiply_many<e>(matrix, panel, x, t, end, out, scratch);
+            else if (end - t == 2) multiply_few<e, 2>(matrix, panel, x, t, out);
+            else multiply_few<e, 1>(matrix, panel, x, t, out);
         }
     }
 }
+
+// Calls work with the encoding as a constant.
+template <typename Work>
+static inline void with_encoding(Encoding encoding, const Work& work) {
+    switch (encoding) {
+        case Encoding::float32: return work(std::integral_constant<Encoding, Encoding::float32>{});
+        case Encoding::bfloat16: return work(std::integral_constant<Encoding, Encoding::bfloat16>{});
+        case Encoding::q4_0: return work(std::integral_constant<Encoding, Encoding::q4_0>{});
+        case Encoding::q4_1: return work(std::integral_constant<Encoding, Encoding::q4_1>{});
+        case Encoding::q5_0: return work(std::integral_constant<Encoding, Encoding::q5_0>{});
+        case Encoding::q5_1: return work(std::integral_constant<Encoding, Encoding::q5_1>{});
+        case Encoding::q8_0: return work(std::integral_constant<Encoding, Encoding::q8_0>{});
+        case Encoding::q4_k: return work(std::integral_constant<Encoding, Encoding::q4_k>{});
+        case Encoding::q5_k: return work(std::integral_constant<Encoding, Encoding::q5_k>{});
+        case Encoding::q6_k: return work(std::integral_constant<Encoding, Encoding::q6_k>{});
+    }
+}
+constexpr bool is_float(Encoding e) { return e == Encoding::float32 || e == Encoding::bfloat16; }
 
 static void multiply_int16(const Matrix& matrix, int64_t first, int64_t last, const QuantizedRows& x, const Rows& out, void* scratch) {
-    switch (matrix.encoding) {
-        case Encoding::q4_0: return multiply_panels<Encoding::q4_0>(matrix, first, last, x, out, scratch);
-        case Encoding::q4_1: return multiply_panels<Encoding::q4_1>(matrix, first, last, x, out, scratch);
-        case Encoding::q5_0: return multiply_panels<Encoding::q5_0>(matrix, first, last, x, out, scratch);
-        case Encoding::q5_1: return multiply_panels<Encoding::q5_1>(matrix, first, last, x, out, scratch);
-        case Encoding::q8_0: return multiply_panels<Encoding::q8_0>(matrix, first, last, x, out, scratch);
-        case Encoding::q4_k: return multiply_panels<Encoding::q4_k>(matrix, first, last, x, out, scratch);
-        case Encoding::q5_k: return multiply_panels<Encoding::q5_k>(matrix, first, last, x, out, scratch);
-        case Encoding::q6_k: return multiply_panels<Encoding::q6_k>(matrix, first, last, x, out, scratch);
-        case Encoding::float32:
-        case Encoding::bfloat16: break;  // have no codes: multiply_float
-    }
+    with_encoding(matrix.encoding, [&](auto e) {
+        if constexpr (!is_float(e)) multiply_panels<e>(matrix, first, last, x, out, scratch);  // floats have no codes: multiply_float
+    });
 }
 
-// The float32 values of a group: to[k * stride] for its inputs k, as the dequantizers of the format define them.
-template <Encoding e>
-static inline void unpack_values(const uint8_t* panel, int64_t g, int v, float* to, int64_t stride) {
-    Unpacked group;
-    unpack<e>(panel, g, v, group);
-    for (int i = 0; i < 16; i++) {
-        const vi pair = reinterpret_cast<vi>(group.codes[i]);
-        for (int h = 0; h < 2; h++) {
-            const vi code = (h ? pair >> 16 : (pair << 16) >> 16) - code_offset(e);
-            vf value = to_floats(code) * group.scale[i / 8];
-            if constexpr (has_least(e)) value = value + group.least;
-            store(to + (2 * i + h) * stride, value);
-        }
-    }
-}
+// ---- Float products ----
 
-// Values of `count` inputs from input k on (a multiple of 32) of kLanes outputs: to[i * stride + lane].
-static void values_of(const Matrix& matrix, int64_t panel, int64_t k, int64_t count, int v, float* to, int64_t stride) {
-    const uint8_t* data = matrix.panel(panel);
-    const int64_t output = static_cast<int64_t>(v) * kLanes;
-    if (matrix.encoding == Encoding::float32) {
-        for (int64_t i = 0; i < count; i++) store(to + i * stride, load(reinterpret_cast<const float*>(data) + (k + i) * kPanel + output));
-        return;
-    }
-    if (matrix.encoding == Encoding::bfloat16) {
-        for (int64_t i = 0; i < count; i++) {
-            const vi word = load_bits(data + 4 * ((k + i) / 2 * kPanel + output));
-            store(to + i * stride, as_floats((k + i) % 2 ? word & all_bits(static_cast<int32_t>(0xFFFF0000)) : word << 16));
+// Calls work(k, values) in rising order of k for `count` inputs of a panel from input k on, which is a multiple of 32
+// (of 2 for floats); values[v]: the float32 values of `vectors` vectors of outputs from `output` on, as the dequantizers
+// of the format define them; of zeros only `zero_signs` keeps the sign, which no sum of products shows.
+template <Encoding e, int vectors, bool zero_signs = false, typename Work>
+GEMWRIGHT_INLINE static inline void for_values(const uint8_t* panel, int64_t k, int64_t count, int64_t output, const Work& work) {
+    vf values[vectors];
+    if constexpr (e == Encoding::float32) {
+        const uint8_t* at = panel + 4 * (k * kPanel + output);
+        for (int64_t i = 0; i < count; i++, at += 4 * kPanel) {
+            if (output == 0) fetch_ahead<4 * kPanel>(at);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) values[v] = as_floats(load_bits(at + 4 * v * kLanes));
+            work(i, values);
         }
-        return;
-    }
-    for (int64_t g = 0; g < count / 32; g++) {
-        float* at = to + 32 * g * stride;
-        switch (matrix.encoding) {
-            case Encoding::q4_0: unpack_values<Encoding::q4_0>(data, k / 32 + g, v, at, stride); break;
-            case Encoding::q4_1: unpack_values<Encoding::q4_1>(data, k / 32 + g, v, at, stride); break;
-            case Encoding::q5_0: unpack_values<Encoding::q5_0>(data, k / 32 + g, v, at, stride); break;
-            case Encoding::q5_1: unpack_values<Encoding::q5_1>(data, k / 32 + g, v, at, stride); break;
-            case Encoding::q8_0: unpack_values<Encoding::q8_0>(data, k / 32 + g, v, at, stride); break;
-            case Encoding::q4_k: unpack_values<Encoding::q4_k>(data, k / 32 + g, v, at, stride); break;
-            case Encoding::q5_k: unpack_values<Encoding::q5_k>(data, k / 32 + g, v, at, stride); break;
-            case Encoding::q6_k: unpack_values<Encoding::q6_k>(data, k / 32 + g, v, at, stride); break;
-            case Encoding::float32:
-            case Encoding::bfloat16: break;
+    } else if constexpr (e == Encoding::bfloat16) {
+        const uint8_t* at = panel + 4 * (k / 2 * kPanel + output);
+        for (int64_t i = 0; i < count; i += 2, at += 4 * kPanel) {
+            if (output == 0) fetch_ahead<4 * kPanel>(at);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) values[v] = as_floats(load_bits(at + 4 * v * kLanes) << 16);
+            work(i, values);
+            if (i + 1 == count) break;  // an odd width
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) values[v] = as_floats(load_bits(at + 4 * v * kLanes) & static_cast<int32_t>(0xFFFF0000));
+            work(i + 1, values);
         }
-    }
-}
-
-// sums[r] += the sum, from zero, over `count` inputs of values times `num` rows (kVectors vectors of outputs each).
-template <int num>
-static inline void add_block(const float* values, int64_t count, const Rows& x, int64_t t, int64_t k, vf* sums) {
-    const float* rows[num];
-    for (int r = 0; r < num; r++) rows[r] = x.row(t + r) + k;
-    for (int v = 0; v < kVectors; v += 2) {
-        vf low[num] = {}, high[num] = {};
-        for (int64_t i = 0; i < count; i++) {
-            const vf first = load(values + i * kPanel + v * kLanes), second = load(values + i * kPanel + (v + 1) * kLanes);
-            for (int r = 0; r < num; r++) {
-                const vf factor = all(rows[r][i]);
-                low[r] = multiply_add(first, factor, low[r]);
-                high[r] = multiply_add(second, factor, high[r]);
+    } else {
+        for (int64_t i = 0; i < count; i += 32) {
+            const Place group = place_of<e>(panel, (k + i) / 32);
+            if (output == 0) fetch_ahead<group_bytes(e)>(group.head);
+            vf scale[2][vectors], shift[2][vectors];
+            for (int part = 0; part < num_scales(e); part++) {
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++) {
+                    scale[part][v] = scale_of<e>(group, part, output + v * kLanes);
+                    // Code times scale has 24 bits at most, and so has code less offset times scale: nothing but the
+                    // addition of a least value is ever rounded, here as in the dequantizers.
+                    if constexpr (has_least(e)) shift[part][v] = least_of<e>(group, output + v * kLanes);
+                    else shift[part][v] = scale[part][v] * all(-static_cast<float>(code_offset(e)));
+                }
             }
-        }
-        for (int r = 0; r < num; r++) {
-            sums[r * kVectors + v] = sums[r * kVectors + v] + low[r];
-            sums[r * kVectors + v + 1] = sums[r * kVectors + v + 1] + high[r];
+            repeat<16>([&](auto n) GEMWRIGHT_INLINE {
+                constexpr int part = num_scales(e) == 2 ? n / 8 : 0;
+                vi codes[vectors];
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++) {
+                    const auto word = [&](int c) GEMWRIGHT_INLINE { return word_of<e>(group, c, output + v * kLanes); };
+                    codes[v] = reinterpret_cast<vi>(code_of<e, n>(word));
+                }
+#pragma GCC unroll 2
+                for (int h = 0; h < 2; h++) {
+#pragma GCC unroll 4
+                    for (int v = 0; v < vectors; v++) {
+                        const vi code = h == 0 ? codes[v] & 0xFFFF : codes[v] >> 16;
+                        if constexpr (zero_signs && !has_least(e)) values[v] = to_floats(code - code_offset(e)) * scale[part][v];
+                        else values[v] = multiply_add(to_floats(code), scale[part][v], shift[part][v]);
+                    }
+                    work(i + 2 * n + h, values);
+                }
+            });
         }
     }
+}
+
+// Few rows: values are made as the panel goes by. Vectors of outputs at once: all where the panel streams by, two where
+// making values takes the registers.
+template <Encoding e, int rows>
+static void multiply_few_floats(const Matrix& matrix, int64_t panel, const Rows& x, int64_t t, const Rows& out) {
+    constexpr int vectors = is_float(e) ? kVectors : 2;
+    const uint8_t* data = matrix.panel(panel);
+    vf totals[rows][kVectors] = {};
+    for (int64_t k = 0; k < matrix.width; k += kBlock) {
+        const int64_t count = std::min(kBlock, matrix.width - k);
+#pragma GCC unroll 1
+        for (int v0 = 0; v0 < kVectors; v0 += vectors) {
+            vf sums[rows][vectors] = {};
+            for_values<e, vectors>(data, k, count, v0 * kLanes, [&](int64_t i, const vf (&values)[vectors]) GEMWRIGHT_INLINE {
+                repeat<rows>([&](auto r) GEMWRIGHT_INLINE {
+                    const vf factor = all(x.row(t + r)[k + i]);
+#pragma GCC unroll 4
+                    for (int v = 0; v < vectors; v++) sums[r][v] = multiply_add(values[v], factor, sums[r][v]);
+                });
+            });
+            for (int r = 0; r < rows; r++)
+                for (int v = 0; v < vectors; v++) totals[r][v0 + v] = totals[r][v0 + v] + sums[r][v];
+        }
+    }
+    for (int r = 0; r < rows; r++) put_outputs(matrix, panel, reinterpret_cast<const float*>(totals[r]), 1.0f, out.row(t + r));
+}
+
+// totals[r * kPanel ...] += the sum, from zero, over `count` inputs of values [count][kHalf] times `rows` rows.
+template <int rows>
+static void add_block(const float* values, int64_t count, const float* x, int64_t stride, float* totals) {
+    vf sums[rows][kHalfVectors] = {};
+#pragma GCC unroll 2
+    for (int64_t i = 0; i < count; i++)
+        repeat<rows>([&](auto r) GEMWRIGHT_INLINE {
+            const vf factor = all(x[r * stride + i]);
+            repeat<kHalfVectors>([&](auto v) GEMWRIGHT_INLINE { sums[r][v] = multiply_add(load(values + i * kHalf + v * kLanes), factor, sums[r][v]); });
+        });
+    repeat<rows>([&](auto r) GEMWRIGHT_INLINE {
+        repeat<kHalfVectors>([&](auto v) GEMWRIGHT_INLINE {
+            float* at = totals + r * kPanel + v * kLanes;
+            store(at, load(at) + sums[r][v]);
+        });
+    });
+}
+
+template <Encoding e>
+static void multiply_many_floats(const Matrix& matrix, int64_t panel, const Rows& x, int64_t first, int64_t last, const Rows& out, void* scratch) {
+    auto* values = static_cast<float*>(scratch);
+    float* totals = values + kBlock * kHalf;
+    std::memset(totals, 0, static_cast<size_t>(last - first) * kPanel * 4);
+    for (int64_t k = 0; k < matrix.width; k += kBlock) {
+        const int64_t count = std::min(kBlock, matrix.width - k);
+        for (int64_t half = 0; half < 2; half++) {
+            for_values<e, kHalfVectors>(matrix.panel(panel), k, count, half * kHalf, [&](int64_t i, const vf (&made)[kHalfVectors]) GEMWRIGHT_INLINE {
+                for (int v = 0; v < kHalfVectors; v++) store(values + i * kHalf + v * kLanes, made[v]);
+            });
+            in_tiles<kFloatRows>(first, last, [&](auto rows, int64_t t) {
+                add_block<rows>(values, count, x.row(t) + k, x.stride, totals + (t - first) * kPanel + half * kHalf);
+            });
+        }
+    }
+    for (int64_t t = first; t < last; t++) put_outputs(matrix, panel, totals + (t - first) * kPanel, 1.0f, out.row(t));
 }
 
 static void multiply_float(const Matrix& matrix, int64_t first, int64_t last, const Rows& x, const Rows& out, void* scratch) {
-    auto* unpacked = static_cast<float*>(scratch);
-    auto* sums = reinterpret_cast<vf*>(unpacked + kBlock * kPanel);
-    for (int64_t panel = first; panel < last; panel++)
-        for (int64_t begin = 0; begin < x.num_rows; begin += kRowsAtOnce) {
-            const int64_t end = std::min(x.num_rows, begin + kRowsAtOnce);
-            std::memset(sums, 0, static_cast<size_t>(end - begin) * kPanel * 4);
-            for (int64_t k = 0; k < matrix.width; k += kBlock) {
-                const int64_t count = std::min(kBlock, matrix.width - k);
-                const float* values = unpacked;
-                if (matrix.encoding == Encoding::float32) {
-                    values = reinterpret_cast<const float*>(matrix.panel(panel)) + k * kPanel;
-                } else {
-                    for (int v = 0; v < kVectors; v++) values_of(matrix, panel, k, count, v, unpacked + v * kLanes, kPanel);
-                }
-                for (int64_t t = begin; t < end;) {
-                    vf* at = sums + (t - begin) * kVectors;
-                    if (end - t >= 4) {
-                        add_block<4>(values, count, x, t, k, at);
-                        t += 4;
-                    } else {
-                        add_block<1>(values, count, x, t, k, at);
-                        t += 1;
-                    }
-                }
+    with_encoding(matrix.encoding, [&](auto e) {
+        for (int64_t t = 0; t < x.num_rows; t += kRowsAtOnce) {
+            const int64_t end = std::min(x.num_rows, t + kRowsAtOnce);
+            for (int64_t panel = first; panel < last; panel++) {
+                if (end - t > kFewRows) multiply_many_floats<e>(matrix, panel, x, t, end, out, scratch);
+                else if (end - t == 2) multiply_few_floats<e, 2>(matrix, panel, x, t, out);
+                else multiply_few_floats<e, 1>(matrix, panel, x, t, out);
             }
-            for (int64_t t = begin; t < end; t++)
-                put_outputs(matrix, panel, reinterpret_cast<const float*>(sums + (t - begin) * kVectors), 1.0f, out.row(t));
         }
+    });
 }
 
 static void unpack_row(const Matrix& matrix, int64_t row, float factor, float* out) {
-    const int64_t panel = row / kPanel, v = row % kPanel / kLanes, lane = row % kLanes;
-    float values[32 * kLanes];
-    for (int64_t k = 0; k < matrix.width; k += 32) {
-        const int64_t count = std::min<int64_t>(32, matrix.width - k);
-        values_of(matrix, panel, k, count, static_cast<int>(v), values, kLanes);
-        for (int64_t i = 0; i < count; i++) out[k + i] = values[i * kLanes + lane] * factor;
-    }
-}
-
-static void quantize_row(const float* x, int64_t width, int64_t padded_width, int16_t* codes, int32_t* sums, float* scale) {
-    float most = 0;
-    for (int64_t k = 0; k < width; k++) most = std::max(most, std::fabs(x[k]));
-    *scale = most / 32767.0f;
-    const float inverse = most > 0 ? 32767.0f / most : 0.0f;
-    for (int64_t k = 0; k < padded_width; k += 16) {
-        int32_t sum = 0;
-        for (int64_t i = k; i < k + 16; i++) {
-            const float value = i < width ? x[i] * inverse : 0.0f;
-            // The nearest integer, ties to even; within the range whatever the rounding of `inverse` was.
-            const auto code = static_cast<int32_t>(std::nearbyintf(value));
-            codes[i] = static_cast<int16_t>(std::max(-32767, std::min(32767, code)));
-            sum += codes[i];
-        }
-        sums[k / 16] = sum;
-    }
+    const uint8_t* panel = matrix.panel(row / kPanel);
+    const int64_t lane = row % kLanes;
+    with_encoding(matrix.encoding, [&](auto e) {
+        for_values<e, 1, true>(panel, 0, matrix.width, row % kPanel - lane, [&](int64_t k, const vf (&values)[1]) { out[k] = values[0][lane] * factor; });
+    });
 }

@@ -1,4 +1,4 @@
-// Sizes and packing of panels; the layouts are drawn in linear.hpp, which reads them.
+// Sizes and packing of panels; docs/kernels.md draws the layouts, linear.hpp reads them.
 #include "matrix.hpp"
 
 #include <algorithm>
@@ -28,40 +28,48 @@ constexpr Facts kFacts[] = {
 
 const Facts& facts(Encoding encoding) { return kFacts[static_cast<int>(encoding)]; }
 
-// Codes of one output's group of 32, and where its bytes lie in a packed group.
-using Codes = uint8_t[32];
+// A group of 32 codes of one output as pairs: codes 2i in the low and 2i + 1 in the high half of pair i. A half of a word
+// has 16 bits for codes of one parity, so that words are pairs, shifted and laid over each other.
+struct Pairs {
+    uint32_t pair[16];
 
-// Nibbles: word c of the output holds k = 8c .. 8c + 7, k = 8c + 2j + h at bit 16h + 4j.
-void put_nibbles(const Codes& codes, int64_t output, uint8_t* at) {
-    for (int c = 0; c < 4; c++) {
-        uint32_t word = 0;
-        for (int j = 0; j < 4; j++)
-            for (int h = 0; h < 2; h++) word |= static_cast<uint32_t>(codes[8 * c + 2 * j + h] & 15) << (16 * h + 4 * j);
-        std::memcpy(at + 4 * (kPanel * c + output), &word, 4);
+    explicit Pairs(const uint8_t* codes) {
+        for (int i = 0; i < 16; i++) pair[i] = static_cast<uint32_t>(codes[2 * i]) | static_cast<uint32_t>(codes[2 * i + 1]) << 16;
+    }
+};
+
+void put_word(uint32_t word, int index, int64_t output, uint8_t* words) { std::memcpy(words + 4 * (kPanel * index + output), &word, 4); }
+
+// Four words: pair 4c + j at bit 4j of word c.
+void put_4_bits(const uint8_t* codes, int64_t output, uint8_t* words) {
+    const Pairs p(codes);
+    for (int c = 0; c < 4; c++) put_word(p.pair[4 * c] | p.pair[4 * c + 1] << 4 | p.pair[4 * c + 2] << 8 | p.pair[4 * c + 3] << 12, c, output, words);
+}
+
+// Five words: pair 3c + j at bit 1 + 5j of word c; bit c of pair 15 at bit 0 of word c.
+void put_5_bits(const uint8_t* codes, int64_t output, uint8_t* words) {
+    const Pairs p(codes);
+    for (int c = 0; c < 5; c++)
+        put_word((p.pair[15] >> c & 0x00010001) | p.pair[3 * c] << 1 | p.pair[3 * c + 1] << 6 | p.pair[3 * c + 2] << 11, c, output, words);
+}
+
+// Six words, three for each 16 inputs: of their pairs, 2c and 2c + 1 at bits 4 and 10 of word c; the low four bits of
+// pair 6 at bit 0 of word 0, those of pair 7 at bit 0 of word 2, and the upper two of both at bits 0 and 2 of word 1.
+void put_6_bits(const uint8_t* codes, int64_t output, uint8_t* words) {
+    const Pairs p(codes);
+    for (int half = 0; half < 2; half++) {
+        const uint32_t* pair = p.pair + 8 * half;
+        const uint32_t low[3] = {pair[6] & 0x000F000F, (pair[6] >> 4 & 0x00030003) | (pair[7] >> 4 & 0x00030003) << 2, pair[7] & 0x000F000F};
+        for (int c = 0; c < 3; c++) put_word(low[c] | pair[2 * c] << 4 | pair[2 * c + 1] << 10, 3 * half + c, output, words);
     }
 }
 
-// Fifth bits: k = 2i + h at bit 16h + i.
-void put_fifth_bits(const Codes& codes, int64_t output, uint8_t* at) {
-    uint32_t word = 0;
-    for (int k = 0; k < 32; k++) word |= static_cast<uint32_t>(codes[k] >> 4 & 1) << (16 * (k % 2) + k / 2);
-    std::memcpy(at + 4 * output, &word, 4);
-}
-
-// Fifth and sixth bits: k = 16p + 2i + h in word p at bit 16h + 2i.
-void put_sixth_bits(const Codes& codes, int64_t output, uint8_t* at) {
-    for (int p = 0; p < 2; p++) {
-        uint32_t word = 0;
-        for (int k = 0; k < 16; k++) word |= static_cast<uint32_t>(codes[16 * p + k] >> 4 & 3) << (16 * (k % 2) + 2 * (k / 2));
-        std::memcpy(at + 4 * (kPanel * p + output), &word, 4);
-    }
-}
-
-// Bytes: word c of the output holds k = 4c, 4c + 2, 4c + 1, 4c + 3.
-void put_bytes(const uint8_t* codes, int64_t output, uint8_t* at) {
+// Eight words: pairs 2c and 2c + 1 at bits 0 and 8 of word c. Signed codes get 128 added.
+void put_8_bits(const uint8_t* codes, int64_t output, uint8_t* words) {
     for (int c = 0; c < 8; c++) {
-        const uint8_t word[4] = {codes[4 * c], codes[4 * c + 2], codes[4 * c + 1], codes[4 * c + 3]};
-        std::memcpy(at + 4 * (kPanel * c + output), word, 4);
+        uint32_t word;
+        std::memcpy(&word, codes + 4 * c, 4);
+        put_word(((word & 0xFF0000FF) | (word & 0x0000FF00) << 8 | (word & 0x00FF0000) >> 8) ^ 0x80808080, c, output, words);
     }
 }
 
@@ -77,77 +85,73 @@ void sub_scale(const uint8_t* packed, int group, uint8_t* scale, uint8_t* least)
 }
 
 void pack_block(Encoding encoding, const uint8_t* block, int64_t output, uint8_t* packed) {
-    Codes codes;
-    const auto put_half = [&](const uint8_t* from, uint8_t* at) { std::memcpy(at + 2 * output, from, 2); };
+    uint8_t codes[32];
+    const auto put_half = [&](const uint8_t* from) {
+        std::memcpy(packed + 2 * output, from, 2);
+        packed += 2 * kPanel;
+    };
     switch (encoding) {
         case Encoding::q8_0:
-            put_half(block, packed);
-            put_bytes(block + 2, output, packed + 64);
+            put_half(block);
+            put_8_bits(block + 2, output, packed);
             return;
         case Encoding::q4_0:
-        case Encoding::q4_1:
+        case Encoding::q4_1: {
+            put_half(block);
+            if (encoding == Encoding::q4_1) put_half(block + 2);
+            const uint8_t* nibbles = block + (encoding == Encoding::q4_1 ? 4 : 2);
+            for (int k = 0; k < 16; k++) codes[k] = nibbles[k] & 15, codes[k + 16] = nibbles[k] >> 4;
+            put_4_bits(codes, output, packed);
+            return;
+        }
         case Encoding::q5_0:
         case Encoding::q5_1: {
-            const bool has_min = encoding == Encoding::q4_1 || encoding == Encoding::q5_1;
-            const bool has_fifth = encoding == Encoding::q5_0 || encoding == Encoding::q5_1;
-            put_half(block, packed);
-            block += 2, packed += 64;
-            if (has_min) {
-                put_half(block, packed);
-                block += 2, packed += 64;
-            }
-            uint32_t fifth = 0;
-            if (has_fifth) std::memcpy(&fifth, block, 4), block += 4;
+            put_half(block);
+            if (encoding == Encoding::q5_1) put_half(block + 2);
+            const uint8_t* nibbles = block + (encoding == Encoding::q5_1 ? 8 : 6);
+            uint32_t fifth;
+            std::memcpy(&fifth, nibbles - 4, 4);
             for (int k = 0; k < 16; k++) {
-                codes[k] = static_cast<uint8_t>((block[k] & 15) | (fifth >> k & 1) << 4);
-                codes[k + 16] = static_cast<uint8_t>(block[k] >> 4 | (fifth >> (k + 16) & 1) << 4);
+                codes[k] = static_cast<uint8_t>((nibbles[k] & 15) | (fifth >> k & 1) << 4);
+                codes[k + 16] = static_cast<uint8_t>(nibbles[k] >> 4 | (fifth >> (k + 16) & 1) << 4);
             }
-            if (has_fifth) {
-                put_fifth_bits(codes, output, packed);
-                packed += 4 * kPanel;
-            }
-            put_nibbles(codes, output, packed);
+            put_5_bits(codes, output, packed);
             return;
         }
         case Encoding::q4_k:
         case Encoding::q5_k: {
             const bool has_fifth = encoding == Encoding::q5_k;
-            put_half(block, packed);
-            put_half(block + 2, packed + 64);
-            packed += 128;
+            put_half(block);
+            put_half(block + 2);
             const uint8_t *scales = block + 4, *fifth = block + 16, *nibbles = has_fifth ? block + 48 : block + 16;
             for (int group = 0; group < 8; group++) {
-                sub_scale(scales, group, packed + output, packed + 32 + output);
+                sub_scale(scales, group, packed + output, packed + kPanel + output);
+                packed += 2 * kPanel;
                 for (int k = 0; k < 32; k++) {
                     const uint8_t both = nibbles[32 * (group / 2) + k];
                     codes[k] = group % 2 ? both >> 4 : both & 15;
                     if (has_fifth) codes[k] |= static_cast<uint8_t>((fifth[k] >> group & 1) << 4);
                 }
-                packed += 64;
-                if (has_fifth) {
-                    put_fifth_bits(codes, output, packed);
-                    packed += 4 * kPanel;
-                }
-                put_nibbles(codes, output, packed);
-                packed += 16 * kPanel;
+                if (has_fifth) put_5_bits(codes, output, packed);
+                else put_4_bits(codes, output, packed);
+                packed += (has_fifth ? 20 : 16) * kPanel;
             }
             return;
         }
         case Encoding::q6_k: {
             const uint8_t *low = block, *high = block + 128, *scales = block + 192;
-            put_half(block + 208, packed);
-            packed += 64;
+            put_half(block + 208);
             for (int group = 0; group < 8; group++) {
                 const int half = group / 4, quarter = group % 4;
                 packed[output] = scales[2 * group];
-                packed[32 + output] = scales[2 * group + 1];
+                packed[kPanel + output] = scales[2 * group + 1];
+                packed += 2 * kPanel;
                 for (int k = 0; k < 32; k++) {
                     const uint8_t both = low[64 * half + 32 * (quarter % 2) + k];
                     codes[k] = static_cast<uint8_t>((quarter < 2 ? both & 15 : both >> 4) | (high[32 * half + k] >> (2 * quarter) & 3) << 4);
                 }
-                put_nibbles(codes, output, packed + 64);
-                put_sixth_bits(codes, output, packed + 64 + 16 * kPanel);
-                packed += 64 + 24 * kPanel;
+                put_6_bits(codes, output, packed);
+                packed += 24 * kPanel;
             }
             return;
         }
@@ -173,18 +177,25 @@ int64_t stored_row_bytes(Encoding encoding, int64_t width) {
 
 void pack_panel(Encoding encoding, int64_t width, const uint8_t* stored, int64_t row_bytes, int64_t num_rows, uint8_t* panel) {
     const Facts& known = facts(encoding);
-    if (num_rows < kPanel || (encoding == Encoding::bfloat16 && width % 2)) std::memset(panel, 0, static_cast<size_t>(panel_bytes(encoding, width)));
-    for (int64_t output = 0; output < num_rows; output++) {
-        const uint8_t* row = stored + output * row_bytes;
-        if (encoding == Encoding::float32) {
-            for (int64_t k = 0; k < width; k++) std::memcpy(panel + 4 * (kPanel * k + output), row + 4 * k, 4);
-        } else if (encoding == Encoding::bfloat16) {
-            for (int64_t k = 0; k < width; k++) std::memcpy(panel + 4 * (kPanel * (k / 2) + output) + 2 * (k % 2), row + 2 * k, 2);
-        } else {
-            for (int64_t block = 0; block < width / known.elements; block++)
-                pack_block(encoding, row + block * known.stored_bytes, output, panel + block * known.panel_bytes);
-        }
+    const bool has_padding = num_rows < kPanel || (encoding == Encoding::bfloat16 && width % 2 != 0);
+    if (has_padding) std::memset(panel, 0, static_cast<size_t>(std::max<int64_t>(0, panel_bytes(encoding, width))));
+    if (encoding == Encoding::float32) {
+        for (int64_t k = 0; k < width; k++)
+            for (int64_t output = 0; output < num_rows; output++) std::memcpy(panel + 4 * (kPanel * k + output), stored + output * row_bytes + 4 * k, 4);
+        return;
     }
+    if (encoding == Encoding::bfloat16) {
+        for (int64_t k = 0; k < width; k += 2)
+            for (int64_t output = 0; output < num_rows; output++)
+                std::memcpy(panel + 4 * (kPanel * (k / 2) + output), stored + output * row_bytes + 2 * k, k + 1 < width ? 4 : 2);
+        return;
+    }
+    // A few blocks of every row, so that what is written stays in the first cache until it is whole.
+    const int64_t num_blocks = width / known.elements, step = known.elements == 32 ? 16 : 2;
+    for (int64_t begin = 0; begin < num_blocks; begin += step)
+        for (int64_t output = 0; output < num_rows; output++)
+            for (int64_t block = begin; block < std::min(num_blocks, begin + step); block++)
+                pack_block(encoding, stored + output * row_bytes + block * known.stored_bytes, output, panel + block * known.panel_bytes);
 }
 
 bool find_encoding(const char* name, Encoding* encoding) {

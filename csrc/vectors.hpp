@@ -50,6 +50,7 @@ static inline vf multiply_add_once(vf x, vf y, vf z) {
     return multiply_add(x, y, z);
 #else
     vf sum;
+#pragma GCC unroll 1
     for (int i = 0; i < kLanes; i++) sum[i] = __builtin_fmaf(x[i], y[i], z[i]);
     return sum;
 #endif
@@ -62,13 +63,26 @@ static inline vi add_products(vs x, vs y, vi sum) {
 #elif defined(__AVX512BW__) && GEMWRIGHT_LANES == 16
     return sum + reinterpret_cast<vi>(_mm512_madd_epi16(reinterpret_cast<__m512i>(x), reinterpret_cast<__m512i>(y)));
 #elif defined(__AVX2__) && GEMWRIGHT_LANES == 8
-    return sum + reinterpret_cast<vi>(_mm256_madd_epi16(reinterpret_cast<__m256i>(x), reinterpret_cast<__m256i>(y)));
+    sum = sum + reinterpret_cast<vi>(_mm256_madd_epi16(reinterpret_cast<__m256i>(x), reinterpret_cast<__m256i>(y)));
+    // Keeps the compiler from putting off a chain of additions, whose terms would fill the registers.
+    asm("" : "+x"(sum));
+    return sum;
+#elif defined(__SSE2__) && GEMWRIGHT_LANES == 8 && !defined(__AVX__)
+    __m128i a[2], b[2];
+    std::memcpy(a, &x, sizeof a);
+    std::memcpy(b, &y, sizeof b);
+    const __m128i products[2] = {_mm_madd_epi16(a[0], b[0]), _mm_madd_epi16(a[1], b[1])};
+    vi wide;
+    std::memcpy(&wide, products, sizeof wide);
+    return sum + wide;
 #else
     // Even and odd int16 of each lane, widened: exact, and plain C++ on vectors.
     const vi a = reinterpret_cast<vi>(x), b = reinterpret_cast<vi>(y);
     return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
 #endif
 }
+
+typedef uint16_t vus_half __attribute__((vector_size(2 * GEMWRIGHT_LANES), aligned(2), may_alias));
 
 // float16 to float32, exact, subnormals included.
 static inline vf widen_halves(const uint16_t* p) {
@@ -77,13 +91,13 @@ static inline vf widen_halves(const uint16_t* p) {
 #elif defined(__F16C__) && GEMWRIGHT_LANES == 8
     return reinterpret_cast<vf>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 #else
-    vf wide;
-    for (int i = 0; i < kLanes; i++) wide[i] = half_to_float(p[i]);
-    return wide;
+    // A float with the half's fields is 2^112 times too small, also where it is subnormal.
+    const vi half = __builtin_convertvector(*reinterpret_cast<const vus_half*>(p), vi), size = half & 0x7FFF;
+    const vi wide = as_bits(as_floats(size << 13) * all(0x1p112f));
+    return as_floats(wide | ((size >= 0x7C00) & 0x7F800000) | (half & 0x8000) << 16);
 #endif
 }
 
-typedef uint16_t vus_half __attribute__((vector_size(2 * GEMWRIGHT_LANES), aligned(2), may_alias));
 typedef uint8_t vub_quarter __attribute__((vector_size(GEMWRIGHT_LANES), aligned(1), may_alias));
 typedef int8_t vsb_quarter __attribute__((vector_size(GEMWRIGHT_LANES), aligned(1), may_alias));
 
