@@ -22,6 +22,8 @@ namespace {
 
 #include "vectors.hpp"
 
+#include "codes.hpp"
+
 #include "linear.hpp"
 
 #include "rows.hpp"
