@@ -109,11 +109,13 @@ void pack_block(Encoding encoding, const uint8_t* block, int64_t output, uint8_t
             put_half(block);
             if (encoding == Encoding::q5_1) put_half(block + 2);
             const uint8_t* nibbles = block + (encoding == Encoding::q5_1 ? 8 : 6);
-            uint32_t fifth;
-            std::memcpy(&fifth, nibbles - 4, 4);
-            for (int k = 0; k < 16; k++) {
-                codes[k] = static_cast<uint8_t>((nibbles[k] & 15) | (fifth >> k & 1) << 4);
-                codes[k + 16] = static_cast<uint8_t>(nibbles[k] >> 4 | (fifth >> (k + 16) & 1) << 4);
+            for (int part = 0; part < 4; part++) {
+                // Eight codes at once, a byte each: nibbles from the low or high halves of bytes, fifth bits from one byte.
+                uint64_t both;
+                std::memcpy(&both, nibbles + 8 * (part % 2), 8);
+                const uint64_t bits = nibbles[part - 4] * 0x0101010101010101u & 0x8040201008040201u;
+                const uint64_t eight = (both >> (part < 2 ? 0 : 4) & 0x0F0F0F0F0F0F0F0Fu) | ((bits + 0x7F7F7F7F7F7F7F7Fu) & 0x8080808080808080u) >> 3;
+                std::memcpy(codes + 8 * part, &eight, 8);
             }
             put_5_bits(codes, output, packed);
             return;
@@ -179,15 +181,18 @@ void pack_panel(Encoding encoding, int64_t width, const uint8_t* stored, int64_t
     const Facts& known = facts(encoding);
     const bool has_padding = num_rows < kPanel || (encoding == Encoding::bfloat16 && width % 2 != 0);
     if (has_padding) std::memset(panel, 0, static_cast<size_t>(std::max<int64_t>(0, panel_bytes(encoding, width))));
+    // A cache line of every row at a time: rows may lie so that all their lines share a place in the first cache.
     if (encoding == Encoding::float32) {
-        for (int64_t k = 0; k < width; k++)
-            for (int64_t output = 0; output < num_rows; output++) std::memcpy(panel + 4 * (kPanel * k + output), stored + output * row_bytes + 4 * k, 4);
+        for (int64_t begin = 0; begin < width; begin += 16)
+            for (int64_t output = 0; output < num_rows; output++)
+                for (int64_t k = begin; k < std::min(width, begin + 16); k++) std::memcpy(panel + 4 * (kPanel * k + output), stored + output * row_bytes + 4 * k, 4);
         return;
     }
     if (encoding == Encoding::bfloat16) {
-        for (int64_t k = 0; k < width; k += 2)
+        for (int64_t begin = 0; begin < width; begin += 32)
             for (int64_t output = 0; output < num_rows; output++)
-                std::memcpy(panel + 4 * (kPanel * (k / 2) + output), stored + output * row_bytes + 2 * k, k + 1 < width ? 4 : 2);
+                for (int64_t k = begin; k < std::min(width, begin + 32); k += 2)
+                    std::memcpy(panel + 4 * (kPanel * (k / 2) + output), stored + output * row_bytes + 2 * k, k + 1 < width ? 4 : 2);
         return;
     }
     // A few blocks of every row, so that what is written stays in the first cache until it is whole.
