@@ -84,7 +84,9 @@ struct Kernels {
 
     // rows.hpp; all on rows first..last
     void (*rms_norm)(const Rows& x, const float* weight, float eps, int64_t width, const Rows& out, int64_t first, int64_t last);
-    // cos_sin [T, head_dim]: head_dim / 2 cosines, then as many sines.
+    // out [T, head_dim]: head_dim / 2 cosines, then as many sines, of position * frequency, the product rounded to float32.
+    void (*rotary_angles)(const float* frequencies, const int32_t* positions, const Rows& out, int64_t first, int64_t last);
+    // cos_sin: rows of rotary_angles, one behind the other.
     void (*rotary)(const Rows& x, const float* cos_sin, int64_t head_dim, int64_t first, int64_t last);
     void (*gelu_gate)(const Rows& gate, const Rows& up, const Rows& out, int64_t first, int64_t last);
     void (*add)(const Rows& x, const Rows& y, const Rows& out, int64_t first, int64_t last);

@@ -11,7 +11,6 @@
 #include <immintrin.h>
 #endif
 
-#include "half.hpp"
 #include "kernels.hpp"
 
 namespace gemwright {
@@ -21,6 +20,8 @@ extern const Kernels GEMWRIGHT_LEVEL;
 namespace {
 
 #include "vectors.hpp"
+
+#include "angles.hpp"
 
 #include "codes.hpp"
 
@@ -40,6 +41,7 @@ const Kernels GEMWRIGHT_LEVEL = {
     multiply_float,
     unpack_row,
     rms_norm,
+    rotary_angles,
     rotary,
     gelu_gate,
     add,

@@ -1,10 +1,9 @@
-// Sizes and packing of panels; docs/kernels.md draws the layouts, linear.hpp reads them.
+// Sizes and packing of panels; docs/kernels.md draws the layouts, codes.hpp reads them.
 #include "matrix.hpp"
 
 #include <algorithm>
 #include <cstring>
 
-#include "half.hpp"
 #include "kernels.hpp"
 
 namespace gemwright {

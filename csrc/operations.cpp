@@ -166,17 +166,7 @@ void Operations::rms_norm(const Rows& x, const float* weight, float eps, int64_t
 }
 
 void Operations::rotary_angles(const float* frequencies, const int32_t* positions, const Rows& out) {
-    const int64_t half = out.width / 2;
-    for_rows(out.num_rows, 32 * out.width, [&](int64_t first, int64_t last) {
-        for (int64_t t = first; t < last; t++) {
-            float* row = out.row(t);
-            for (int64_t i = 0; i < half; i++) {
-                const double angle = static_cast<float>(positions[t]) * frequencies[i];
-                row[i] = static_cast<float>(std::cos(angle));
-                row[half + i] = static_cast<float>(std::sin(angle));
-            }
-        }
-    });
+    for_rows(out.num_rows, 8 * out.width, [&](int64_t first, int64_t last) { kernels_.rotary_angles(frequencies, positions, out, first, last); });
 }
 
 void Operations::rotary(const Rows& x, const float* cos_sin, int64_t head_dim) {

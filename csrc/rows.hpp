@@ -1,5 +1,5 @@
 // Elementwise work on rows of float32: norms, rotary embedding, gated GELU, sums, products, softcap, cache writes.
-// Included inside a level's namespace after vectors.hpp.
+// Included inside a level's namespace after angles.hpp.
 //
 // The last elements of a row that fill no vector go through a buffer of one vector, so they are computed as all others
 // are, and nothing outside a row is read or written.
@@ -63,6 +63,25 @@ static inline void turn(vf& low, vf& high, vf cosine, vf sine) {
     const vf turned_low = low * cosine - high * sine;
     high = high * cosine + low * sine;
     low = turned_low;
+}
+
+static void rotary_angles(const float* frequencies, const int32_t* positions, const Rows& out, int64_t first, int64_t last) {
+    const int64_t half = out.width / 2, whole = half - half % kLanes, rest = half - whole;
+    for (int64_t t = first; t < last; t++) {
+        const vf position = all(static_cast<float>(positions[t]));
+        float *cosine = out.row(t), *sine = cosine + half;
+        vf cosines, sines;
+        for (int64_t i = 0; i < whole; i += kLanes) {
+            cosine_and_sine(load(frequencies + i) * position, cosines, sines);
+            store(cosine + i, cosines);
+            store(sine + i, sines);
+        }
+        if (rest > 0) {
+            cosine_and_sine(load_part(frequencies + whole, rest) * position, cosines, sines);
+            store_part(cosine + whole, cosines, rest);
+            store_part(sine + whole, sines, rest);
+        }
+    }
 }
 
 static void rotary(const Rows& x, const float* cos_sin, int64_t head_dim, int64_t first, int64_t last) {

@@ -39,7 +39,7 @@ inline int num_failures = 0;
 inline std::vector<const Kernels*> levels() {
     std::vector<const Kernels*> all{&kPortable};
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
         all.push_back(&kAvx2);
         all.push_back(&kWide);
     }

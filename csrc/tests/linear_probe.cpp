@@ -3,17 +3,8 @@
 // products by 16-bit activations [T, outputs] (of quantized encodings) and by float32 ones, and the same row by row.
 // Arguments: encoding, outputs, inputs, T.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <limits>
-#include <vector>
 
-#include "../kernels.hpp"
-
-namespace gemwright {
-extern const Kernels kPortable, kAvx2, kWide;
-}
+#include "check.hpp"
 
 using namespace gemwright;
 
@@ -56,10 +47,8 @@ int main(int, char** arguments) {
         pack_panel(encoding, inputs, &stored[panel * kPanel * row_bytes], row_bytes, std::min(kPanel, outputs - panel * kPanel), &packed[panel * bytes]);
     const Matrix matrix{encoding, outputs, inputs, bytes, packed.data()};
     void* scratch = std::aligned_alloc(64, static_cast<size_t>((multiply_scratch_bytes(inputs) + 63) / 64 * 64));
-    std::vector<const Kernels*> levels{&kPortable};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) levels = {&kPortable, &kAvx2, &kWide};
     const bool has_codes = encoding != Encoding::float32 && encoding != Encoding::bfloat16;
-    for (const Kernels* level : levels) {
+    for (const Kernels* level : levels()) {
         std::vector<float> values(static_cast<size_t>(outputs * inputs), kPoison);
         for (int64_t n = 0; n < outputs; n++) level->unpack_row(matrix, n, 1.0f, &values[n * inputs]);
         write(values);

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "../half.hpp"
+#include "half.hpp"
 #include "check.hpp"
 
 using namespace gemwright;

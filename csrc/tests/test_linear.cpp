@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "../half.hpp"
+#include "half.hpp"
 #include "check.hpp"
 
 using namespace gemwright;

@@ -1,5 +1,5 @@
 // Elementwise kernels of every level that runs here against sums in double, and the row law bit for bit.
-#include "../half.hpp"
+#include "half.hpp"
 #include "check.hpp"
 
 using namespace gemwright;
@@ -78,6 +78,23 @@ void test_norm(const Kernels& level, int64_t width, int64_t groups, int64_t gap)
         CHECK(same_bits(inplace.row(1), out.row(1), x.width) && same_bits(inplace.row(2), out.row(2), x.width), "rms_norm in place differs");
         inplace.check_gaps("rms_norm in place");
     }
+}
+
+void test_rotary_angles(const Kernels& level, int64_t head_dim, int64_t gap) {
+    const int32_t positions[] = {0, 1, 4095, 131071, 262143};
+    const int64_t half = head_dim / 2;
+    Exact<float> frequencies(half);
+    for (int64_t i = 0; i < half; i++) frequencies[i] = std::pow(10000.0f, -static_cast<float>(i) / static_cast<float>(half));
+    Matrix2 out(5, head_dim, gap);
+    level.rotary_angles(frequencies.get(), positions, out.rows(), 0, 5);
+    for (int64_t t = 0; t < 5; t++)
+        for (int64_t i = 0; i < half; i++) {
+            const double angle = static_cast<float>(positions[t]) * frequencies[i];
+            check_close(level.name, "cosine", head_dim, out.row(t)[i], std::cos(angle), 6.1e-8);
+            check_close(level.name, "sine", head_dim, out.row(t)[half + i], std::sin(angle), 6.1e-8);
+        }
+    out.check_gaps("rotary_angles");
+    check_row_law("rotary_angles", out, [&](int64_t t, Matrix2& alone) { level.rotary_angles(frequencies.get(), positions + t, alone.rows(), 0, 1); });
 }
 
 void test_rotary(const Kernels& level, int64_t head_dim, int64_t heads, int64_t gap) {
@@ -268,6 +285,7 @@ int main(int argc, char** argv) {
                 test_pairs(*level, width, gap);
                 test_cache(*level, width, gap);
                 if (width % 2 == 0 && width <= 512) {
+                    test_rotary_angles(*level, width, gap);
                     test_rotary(*level, width, 1, gap);
                     test_rotary(*level, width, 3, gap);
                 }

@@ -1,5 +1,5 @@
-// float16 and bfloat16 without hardware: exact, subnormals, infinities and NaN included.
-// Static on purpose: compiled once a level, so that no level runs another one's instructions.
+// float16 and bfloat16 without hardware, apart from the kernels that the tests hold to them: exact, subnormals, infinities
+// and NaN included.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace gemwright {
 
-static inline float half_to_float(uint16_t half) {
+inline float half_to_float(uint16_t half) {
     const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
     const uint32_t exponent = (half >> 10) & 31, fraction = half & 1023;
     uint32_t bits;
@@ -25,7 +25,7 @@ static inline float half_to_float(uint16_t half) {
     return value;
 }
 
-static inline float bfloat16_to_float(uint16_t value) {
+inline float bfloat16_to_float(uint16_t value) {
     const uint32_t bits = static_cast<uint32_t>(value) << 16;
     float wide;
     std::memcpy(&wide, &bits, 4);
@@ -33,7 +33,7 @@ static inline float bfloat16_to_float(uint16_t value) {
 }
 
 // Nearest, ties to even; for finite values.
-static inline uint16_t float_to_bfloat16(float value) {
+inline uint16_t float_to_bfloat16(float value) {
     uint32_t bits;
     std::memcpy(&bits, &value, 4);
     return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
