@@ -9,6 +9,7 @@ from typing import Final
 from gemwright.errors import UnsupportedError
 from gemwright.memory.dtypes import ComputeDtype
 from gemwright.memory.holding import Holding, expected_holding
+from gemwright.planner.kept import Kept
 from gemwright.planner.ledger import Place
 from gemwright.planner.quantization import (
     FLOAT_BITS,
@@ -111,21 +112,14 @@ def check_reads(header: ModelHeader, settings: PlanSettings) -> None:
             )
 
 
-_MOST_KEPT: Final = 64
-_KEPT: Final[dict[tuple[object, ...], tuple[ModelHeader, StoredEncodings]]] = {}
+_KEPT: Final[Kept[StoredEncodings]] = Kept()
 
 
 def stored_encodings(header: ModelHeader, settings: PlanSettings) -> StoredEncodings:
     """Return how the weights that our engine is asked to load are stored, tensor by tensor: from a header where it is
     the file's own, else from the recipe that is named. `check_reads` has refused what it does not read."""
-    key = (id(header), settings.quantization, settings.embedding_quantization)
-    kept = _KEPT.get(key)
-    if kept is None:
-        if len(_KEPT) == _MOST_KEPT:
-            _KEPT.clear()
-        # The header stays with what was found, so that its id stays its own.
-        kept = _KEPT[key] = header, _find_encodings(header, settings)
-    return kept[1]
+    asked = (settings.quantization, settings.embedding_quantization)
+    return _KEPT.find(header, asked, lambda: _find_encodings(header, settings))
 
 
 def _find_encodings(header: ModelHeader, settings: PlanSettings) -> StoredEncodings:

@@ -12,6 +12,7 @@ from math import prod
 from typing import Final
 
 from gemwright.errors import UnsupportedError
+from gemwright.planner.kept import Kept
 from gemwright.planner.own_weights import check_reads, engine_dtype, engine_holding, stored_encodings
 from gemwright.planner.quantization import (
     FLOAT_BITS,
@@ -68,9 +69,7 @@ _TOKENIZER_BYTES: Final[Mapping[Layout, tuple[int, int]]] = {"gguf": (25, 5), "s
 (Gemma 2 9B, Gemma 3 270M), tokenizer.json of Gemma 3 and 4 with or without tokenizer.model 125 to 145."""
 
 
-_MOST_KEPT: Final = 64
-_KEPT: Final[dict[tuple[object, ...], tuple[ModelHeader, tuple[WeightPart, ...]]]] = {}
-"""What was weighed before: the inverse questions ask for the same weights again and again."""
+_KEPT: Final[Kept[tuple[WeightPart, ...]]] = Kept()
 
 
 def weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]:
@@ -82,15 +81,9 @@ def weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]
     not, a recipe gives them. Raises UnsupportedError for unknown quantizations (with those that are known), and for
     files that the engine does not load.
     """
+    chosen = (settings.engine, settings.dtype, engine_holding(settings).name)
     asked = (settings.quantization, settings.embedding_quantization, settings.language_model_only)
-    key = (id(header), settings.engine, settings.dtype, *asked, engine_holding(settings).name)
-    kept = _KEPT.get(key)
-    if kept is None:
-        if len(_KEPT) == _MOST_KEPT:
-            _KEPT.clear()
-        # The header stays with its parts, so that its id stays its own.
-        kept = _KEPT[key] = header, _weigh(header, settings)
-    return kept[1]
+    return _KEPT.find(header, (*chosen, *asked), lambda: _weigh(header, settings))
 
 
 def _weigh(header: ModelHeader, settings: PlanSettings) -> tuple[WeightPart, ...]:
