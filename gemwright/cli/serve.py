@@ -115,7 +115,7 @@ def serve(context: click.Context, /, word: str | None, **values: Any) -> None:
 
 def _settings(values: dict[str, Any]) -> ServerSettings:
     from gemwright.cli.measuring import planned_runtime_bytes
-    from gemwright.memory.holding import expected_holding
+    from gemwright.engine.start import choose_holding
     from gemwright.server.settings import ServerSettings
 
     names = {
@@ -138,7 +138,7 @@ def _settings(values: dict[str, Any]) -> ServerSettings:
         if values[name] is not None:
             fields[name] = _readable(values[name], f"--{name.replace('_', '-')}")
     keys = [*values["api_key"], *_keys_of_file(values["api_key_file"])]
-    backend = expected_holding(values["kernels"] or "auto", values["device"] or "cpu").name
+    backend = choose_holding(values["kernels"] or "auto", values["device"] or "cpu").name
     return ServerSettings(
         **fields, api_keys=tuple(dict.fromkeys(keys)), planned_runtime_bytes=planned_runtime_bytes(backend)
     )
