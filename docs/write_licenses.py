@@ -177,8 +177,11 @@ def document() -> str:
     notes = "\n".join(f"- {name}: {NOTED[name]}." for name in noted)
     return f"""# Licenses of dependencies
 
-Gemwright itself is under Apache-2.0 ([LICENSE](../LICENSE)). It ships none of the packages below; installing it fetches
-them. Written by `python -m docs.write_licenses` from the metadata of the installed packages, in the versions of
+Gemwright itself is under Apache-2.0 ([LICENSE](../LICENSE)). Of the packages below it ships none but nanobind, whose
+code is compiled into the kernels: what is built holds its license, and that of the robin-map in it
+([csrc/licenses.txt](../csrc/licenses.txt)). The others are fetched when it is installed.
+
+Written by `python -m docs.write_licenses` from the metadata of the installed packages, in the versions of
 `constraints.txt`; a test keeps it true.
 
 {notes}

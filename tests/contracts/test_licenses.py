@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,17 @@ def test_it_lists_what_the_constraints_pin_and_nothing_else() -> None:
 def test_it_lists_every_requirement_of_the_project() -> None:
     asked = {str(canonicalize_name(Requirement(line).name)) for lines in project().values() for line in lines}
     assert asked - {"gemwright"} <= listed().keys()
+
+
+def test_what_is_compiled_into_the_kernels_brings_its_license() -> None:
+    shipped = (ROOT / "csrc" / "licenses.txt").read_text()
+    (license,) = (path.locate() for path in files("nanobind") or [] if path.name == "LICENSE")
+    assert Path(str(license)).read_text().strip() in shipped
+    (source,) = (path.locate() for path in files("nanobind") or [] if path.name == "robin_map.h")
+    comment = Path(str(source)).read_text().partition("*/")[0]
+    words = comment.removeprefix("/").replace("*", " ").split()
+    assert "MIT" in words
+    assert " ".join(words) in " ".join(shipped.split())
 
 
 def test_no_exception_is_left_over() -> None:

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from docs.write_licenses import closure, project
 from gemwright.cli.program import program
 from gemwright.testing import write_tiny_checkpoint
-from tests.contracts.test_package import ROOT, build
+from tests.contracts.test_package import build_here
 from tests.end_to_end.command_line import child_environment
 
 SITE = Path(sysconfig.get_path("purelib"))
@@ -80,13 +80,8 @@ def top_levels(names: Iterable[str]) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(ROOT, tmp_path_factory.mktemp("built"))
-
-
-@pytest.fixture(scope="module")
-def wheel(built: Path) -> str:
-    (path,) = built.glob("*.whl")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> str:
+    (path,) = build_here(tmp_path_factory.mktemp("wheel"), "--wheel").iterdir()
     return str(path)
 
 
@@ -184,10 +179,10 @@ def test_pip_refuses_where_a_requirement_is_missing(wheel: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_sdist_installs_and_answers_with_the_default_model(built: Path, tmp_path: Path) -> None:
-    (sdist,) = built.glob("*.tar.gz")
+def test_sdist_installs_and_answers_with_the_default_model(tmp_path: Path) -> None:
+    (sdist,) = build_here(tmp_path / "sdist", "--sdist").iterdir()
     groups = project()
-    needed = [*groups["base"], "gemwright[demo]", "scikit-build-core"]
+    needed = [*groups["base"], "gemwright[demo]", "nanobind", "scikit-build-core"]
     environment = create(tmp_path / "venv", needed)
     done = environment.pip("install", "--no-build-isolation", f"{sdist}[demo]")
     assert done.returncode == 0, done.stdout + done.stderr
