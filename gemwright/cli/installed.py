@@ -31,8 +31,8 @@ OPTIONAL_PACKAGES = {
 }
 """What an extra brings, and which one."""
 
-OTHER_VARIABLES = ("GEMWRIGHT_CACHE", "GEMWRIGHT_NO_CALIBRATION")
-"""Variables of ours that are no flag's."""
+OTHER_VARIABLES = ("GEMWRIGHT_CACHE", "GEMWRIGHT_NO_CALIBRATION", "GEMWRIGHT_REQUIRE_KERNELS")
+"""Variables of ours that are no flag's; the last is read where the package is built."""
 
 _PREFIX = "GEMWRIGHT_"
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
