@@ -42,6 +42,15 @@ def build_here(folder: Path, *words: str) -> Path:
         return build(ROOT, folder, *words)
 
 
+def build_without_compiler(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Build the wheel where no C++ compiler is to be found."""
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+    command += [f"-Cbuild-dir={folder.parent / 'objects'}", str(ROOT)]
+    kept = {name: value for name, value in os.environ.items() if name != "GEMWRIGHT_REQUIRE_KERNELS"}
+    kept |= {"CXX": str(folder.parent / "no-compiler"), **variables}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=kept)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     (path,) = build_here(tmp_path_factory.mktemp("wheel"), "--wheel").iterdir()
@@ -163,20 +172,18 @@ def test_entry_point_and_tags(wheel: dict[str, bytes]) -> None:
 
 
 def test_without_a_compiler_the_wheel_is_the_python_alone_and_says_so(tmp_path: Path) -> None:
-    """Unless the kernels are asked for."""
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "built")]
-    command += [f"-Cbuild-dir={tmp_path / 'objects'}", str(ROOT)]
-    without = {name: value for name, value in os.environ.items() if name != "GEMWRIGHT_REQUIRE_KERNELS"}
-    without["CXX"] = str(tmp_path / "no-compiler")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=without)
+    done = build_without_compiler(tmp_path / "built")
     assert done.returncode == 0, done.stderr
     assert "The native kernels could not be built, so Gemwright was installed without them." in done.stdout
     assert "apt-get install g++" in done.stdout
-    (path,) = (tmp_path / "built").glob("gemwright-*-py3-none-any.whl")
-    assert {name: content for name, content in contents(path).items() if ".dist-info/" not in name} == files_of(
-        "gemwright"
-    )
-    refused = {**without, "GEMWRIGHT_REQUIRE_KERNELS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=refused)
+    (path,) = (tmp_path / "built").iterdir()
+    assert path.name == f"gemwright-{PROJECT['version']}-py3-none-any.whl"
+    packed = {name: content for name, content in contents(path).items() if ".dist-info/" not in name}
+    assert packed == files_of("gemwright")
+
+
+def test_without_a_compiler_nothing_is_built_where_the_kernels_are_required(tmp_path: Path) -> None:
+    done = build_without_compiler(tmp_path / "built", GEMWRIGHT_REQUIRE_KERNELS="1")
     assert done.returncode != 0
     assert "apt-get install g++" in done.stdout
+    assert not list((tmp_path / "built").glob("*.whl"))
