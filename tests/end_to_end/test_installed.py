@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from docs.write_licenses import closure, project
 from gemwright.cli.program import program
 from gemwright.testing import write_tiny_checkpoint
-from tests.contracts.test_package import build_here
+from tests.contracts.test_package import build_here, build_without_compiler
 from tests.end_to_end.command_line import child_environment
 
 SITE = Path(sysconfig.get_path("purelib"))
@@ -176,6 +176,25 @@ def test_pip_refuses_where_a_requirement_is_missing(wheel: str, tmp_path: Path) 
     done = environment.pip("install", wheel)
     assert done.returncode != 0
     assert "tokenizers" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The wheel as it is where there is no C++ compiler: without the kernels."""
+    folder = tmp_path_factory.mktemp("pure") / "built"
+    done = build_without_compiler(folder)
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.iterdir()
+    return str(path)
+
+
+def test_without_a_compiler_torch_computes_where_it_is_installed(pure_wheel: str, tiny: str, tmp_path: Path) -> None:
+    environment = create(tmp_path / "venv", [*project()["base"], "gemwright[torch]"])
+    done = environment.pip("install", f"{pure_wheel}[torch]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = environment("gemwright", "run", tiny, "--token-ids", "2,5,7", "--max-tokens", "4", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert len(json.loads(answer.stdout)["token_ids"]) == 4
 
 
 @pytest.mark.slow
